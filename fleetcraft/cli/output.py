@@ -1,0 +1,106 @@
+"""What commands write: data to stdout, everything else to stderr.
+
+Invariant: with ``--json``, stdout holds exactly one JSON value (or JSON Lines of a stream), and a
+failure is one JSON object on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from fleetcraft.errors import FleetError
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Writes one JSON value and a newline to stdout; bytes, since JSON is UTF-8 everywhere."""
+    _write_bytes(sys.stdout, encode_json(value) + b"\n")
+
+
+def print_text(text: str) -> None:
+    """Writes a text and a newline to stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    """Writes a line for people to stderr."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def encode_json(value: Mapping[str, Any]) -> bytes:
+    """JSON text of a value; text that is no Unicode (bytes of a strange file name) is replaced."""
+    from msgspec.json import encode
+
+    try:
+        return encode(value)
+    except UnicodeEncodeError:
+        return encode(_clean(value))
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, Mapping):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    return value
+
+
+def show_error(error: FleetError, *, as_json: bool) -> None:
+    """Writes an error to stderr: two lines for people, or one JSON object."""
+    if as_json:
+        body = {
+            "type": type(error).__name__,
+            "message": error.message,
+            "hint": error.hint,
+            "exit_code": error.exit_code,
+            "facts": {key: _plain(value) for key, value in error.facts.items()},
+        }
+        value = {"schema": "fleetcraft.error/1", "error": body}
+        _write_bytes(sys.stderr, encode_json(value) + b"\n")
+        return
+    from fleetcraft.view.text import printable
+
+    sys.stderr.write(f"error: {printable(error.message)}\n")
+    if error.hint:
+        sys.stderr.write(f"hint: {printable(error.hint)}\n")
+    sys.stderr.flush()
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return str(value)
+
+
+def _write_bytes(stream: Any, data: bytes) -> None:
+    stream.flush()
+    stream.buffer.write(data)
+    stream.buffer.flush()
+
+
+def forget_stdout() -> None:
+    """Sends what is still buffered nowhere, for a reader that has gone away."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # stdout has no descriptor, in tests
+        pass
+
+
+def columns() -> int | None:
+    """The width to which text may be cut: the terminal's, or None where there is none."""
+    if not sys.stdout.isatty():
+        return None
+    from shutil import get_terminal_size
+
+    return max(40, get_terminal_size().columns)

@@ -1,0 +1,150 @@
+"""The one tree of errors, drawn whole, with the exit code that each branch carries.
+
+    FleetError                  1   done, and the answer is no
+      UsageError                2   the call's words are off
+        BadNameError            2
+      ConfigError               3   fleet.yaml, an environment variable, a missing scratch tree
+      SchedulerError            4   Slurm did not answer or refused
+      SpoolError                5   the spool refuses
+        NameTakenError          5
+        NoSuchTaskError         5
+        IntegrityError          5   two files where one must be; both were kept
+        UnsafeSpoolError        5   another user owns or can write it
+      DeviceError               6
+      DataError                 7   bad data, or data that cannot be verified
+      TryAgainLaterError       75
+
+A message says what failed, on which thing, found against expected, and what was not done.
+The hint is the next command. Facts are kept as attributes so that a program need not parse prose.
+"""
+
+from __future__ import annotations
+
+
+class FleetError(Exception):
+    """An error that a person can act on.
+
+    Args:
+        message: What failed, on which thing, and what was not done.
+        hint: The next command or step, without the word "hint".
+        facts: Named values; they become attributes and part of the JSON error object.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "", **facts: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.facts = facts
+
+    def __getattr__(self, name: str) -> object:
+        # Only called for names that normal lookup misses, so facts cannot shadow the fields above.
+        facts = self.__dict__.get("facts", {})
+        if name in facts:
+            return facts[name]
+        raise AttributeError(name)
+
+
+class UsageError(FleetError):
+    """The call's words are off: a bad option, name, time or template."""
+
+    exit_code = 2
+
+
+class BadNameError(UsageError):
+    """A task name that cannot be a file name of the spool."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"bad task name {name!r}: {reason}",
+            hint="names are letters, digits, '_', '.', '-', start with a letter or digit, "
+            "and have at most 180 bytes",
+            name=name,
+        )
+
+
+class ConfigError(FleetError):
+    """The configuration is missing, contradictory or unreadable."""
+
+    exit_code = 3
+
+
+class SchedulerError(FleetError):
+    """Slurm did not answer, or answered no."""
+
+    exit_code = 4
+
+
+class SpoolError(FleetError):
+    """The spool refuses: the state it is in does not allow the request."""
+
+    exit_code = 5
+
+
+class NameTakenError(SpoolError):
+    """Another task already has this name.
+
+    ``same`` tells whether it is the very same task (equal identity hash).
+    """
+
+    def __init__(self, name: str, state: str, *, same: bool) -> None:
+        where = f"a {state} task" if state else "another task"
+        if same:
+            message = f"cannot enqueue {name!r}: the same task is already there ({state})"
+            hint = f"fleetcraft show {name}, or enqueue with --if-absent to accept that"
+        else:
+            message = f"cannot enqueue {name!r}: that name belongs to {where} with another command"
+            hint = "choose another name; names are never reused"
+        if state == "failed":
+            hint = f"fleetcraft retry {name}"
+        super().__init__(message, hint=hint, name=name, state=state, same=same)
+
+
+class NoSuchTaskError(SpoolError):
+    """The spool has no task of this name."""
+
+    def __init__(self, name: str, near: list[str]) -> None:
+        hint = f"did you mean {', '.join(near)}?" if near else "fleetcraft status lists what is there"
+        super().__init__(f"no task named {name!r} in this spool", hint=hint, name=name, near=near)
+
+
+class IntegrityError(SpoolError):
+    """A move found another file at its destination. Both files were kept."""
+
+    def __init__(self, source: str, destination: str) -> None:
+        super().__init__(
+            f"cannot move {source} to {destination}: another file is there; both were kept",
+            hint="fleetcraft check shows what is wrong",
+            source=source,
+            destination=destination,
+        )
+
+
+class UnsafeSpoolError(SpoolError):
+    """A folder or record that someone else owns or can write: it could run their commands."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"refusing {path}: {reason}; nothing was run",
+            hint="records are executable: use a spool that only you own and can write (chmod go-w)",
+            path=path,
+        )
+
+
+class DeviceError(FleetError):
+    """A GPU or its driver is missing, lost or not usable."""
+
+    exit_code = 6
+
+
+class DataError(FleetError):
+    """Bad data, or data that cannot be verified."""
+
+    exit_code = 7
+
+
+class TryAgainLaterError(FleetError):
+    """Nothing is wrong with the request, but now is not the time."""
+
+    exit_code = 75

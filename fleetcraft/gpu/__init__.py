@@ -1,0 +1,1 @@
+"""GPUs as the driver reports them. Only `nvml` imports the binding."""

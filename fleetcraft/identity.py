@@ -1,0 +1,131 @@
+"""Who an actor is: host, boot, process with its start time, launch tokens and owner names.
+
+An owner is written ``<job>.<rank>.<slot>.<token>``; a token is eight random characters of the
+launch, a dash and a counter. Invariant: a token is never used again, so a claim file's name
+belongs to one claim for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+
+_TOKEN_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
+_PART = re.compile(r"[A-Za-z0-9_-]+")
+OWNER_MAX_BYTES = 48
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """One process for good: its pid may be used again, pid and start time together are not.
+
+    ``start_ticks`` is field 22 of ``/proc/<pid>/stat``: clock ticks after boot.
+    """
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds a claim: job, fleet rank, slot, and a token that is never used twice."""
+
+    job: str
+    rank: str
+    slot: str
+    token: str
+
+    def __str__(self) -> str:
+        return f"{self.job}.{self.rank}.{self.slot}.{self.token}"
+
+    @property
+    def launch(self) -> str:
+        """The part of the token that names the launch: what stands before the dash."""
+        return self.token.partition("-")[0]
+
+    @property
+    def lease_name(self) -> str:
+        """The stem of the lease and journal files of the launch that owns this."""
+        return f"{self.job}.{self.rank}.{self.launch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Owner | None:
+        """Reads ``<job>.<rank>.<slot>.<token>``; None when the text is no owner."""
+        parts = text.split(".")
+        if len(parts) != 4 or len(text) > OWNER_MAX_BYTES or not all(map(_PART.fullmatch, parts)):
+            return None
+        return cls(*parts)
+
+
+@dataclass(frozen=True, slots=True)
+class HostId:
+    """One boot of one machine, and the pid namespace in which its pids mean something."""
+
+    host: str
+    boot_id: str
+    pid_namespace: str
+
+    @property
+    def local_job(self) -> str:
+        """The job name of work without Slurm: ``L`` and 12 hex digits of host and boot id."""
+        text = f"{self.host}\n{self.boot_id}".encode()
+        return "L" + hashlib.sha256(text).hexdigest()[:12]
+
+
+def this_host() -> HostId:
+    """This machine, this boot, this pid namespace.
+
+    ``SLURMD_NODENAME`` names the node where several run on one machine, else the host name does.
+    A boot id or namespace that cannot be read is empty, which never equals a real one.
+    """
+    name = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    return HostId(
+        host=name,
+        boot_id=_read_text("/proc/sys/kernel/random/boot_id"),
+        pid_namespace=_read_link("/proc/self/ns/pid"),
+    )
+
+
+def process_id(pid: int) -> ProcessId | None:
+    """The identity of a living process; None when there is none (a zombie counts as none).
+
+    Source: proc_pid_stat(5). The command name may hold spaces and parentheses, so fields are
+    counted after the last closing one.
+    """
+    stat = _read_text(f"/proc/{pid}/stat")
+    fields = stat.rpartition(")")[2].split()
+    if len(fields) < 20 or fields[0] in ("Z", "X"):
+        return None
+    return ProcessId(pid=pid, start_ticks=int(fields[19]))
+
+
+def is_alive(process: ProcessId) -> bool:
+    """Whether this very process lives: same pid and same start time."""
+    return process_id(process.pid) == process
+
+
+def new_launch_token() -> str:
+    """Eight random characters that name one launch of a worker or command."""
+    return "".join(_TOKEN_ALPHABET[byte & 31] for byte in os.urandom(8))
+
+
+def new_record_id() -> str:
+    """Twelve hex digits that name one record, whatever becomes of its task's name."""
+    return os.urandom(6).hex()
+
+
+def _read_text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _read_link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""

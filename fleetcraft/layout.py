@@ -1,0 +1,144 @@
+"""Every path of the scratch tree; nothing else spells a file name of it.
+
+Pure text: no function here touches a disk. Invariant: a claim's file name is the task's file name
+and the owner, so it can be parsed from the right whatever the task is called.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+
+from fleetcraft.identity import Owner
+
+RECORD_SUFFIX = ".sh"
+OUTER_SPOOL = "taskq"
+INNER_SPOOL = "taskq_gpu"
+
+
+class State(StrEnum):
+    """Where a task is; each value is the folder's name."""
+
+    WAITING = "waiting"
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Lane(StrEnum):
+    """The order in which pending tasks are claimed: first, then the plain folder, then last."""
+
+    FIRST = "first"
+    PLAIN = ""
+    LAST = "last"
+
+
+LANES = (Lane.FIRST, Lane.PLAIN, Lane.LAST)
+
+
+class SpoolPaths:
+    """The paths of one spool.
+
+    Attributes are absolute folder paths without a trailing slash.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        self.tmp = f"{self.root}/tmp"
+        self.names = f"{self.root}/names"
+        self.waiting = f"{self.root}/waiting"
+        self.pending = f"{self.root}/pending"
+        self.running = f"{self.root}/running"
+        self.done = f"{self.root}/done"
+        self.failed = f"{self.root}/failed"
+        self.logs = f"{self.root}/logs"
+        self.workers = f"{self.root}/workers"
+        self.cancel = f"{self.root}/cancel"
+        self.drain_marker = f"{self.root}/DRAIN"
+        self.stop_marker = f"{self.root}/STOP"
+
+    def folders(self) -> tuple[str, ...]:
+        """Every folder of a spool, parents before children."""
+        return (
+            self.root, self.tmp, self.names, self.waiting, self.pending,
+            self.lane(Lane.FIRST), self.lane(Lane.LAST), self.running, self.done, self.failed,
+            self.logs, self.workers, self.cancel,
+        )  # fmt: skip
+
+    def lane(self, lane: Lane) -> str:
+        """The pending folder of one lane."""
+        return f"{self.pending}/{lane.value}" if lane else self.pending
+
+    def temporary(self, record_id: str) -> str:
+        """Where a record lies before it is published."""
+        return f"{self.tmp}/{record_id}"
+
+    def name(self, name: str) -> str:
+        """The identity link of a task."""
+        return f"{self.names}/{name}"
+
+    def waiting_record(self, name: str) -> str:
+        """A task whose dependencies are not met."""
+        return f"{self.waiting}/{name}{RECORD_SUFFIX}"
+
+    def pending_record(self, name: str, lane: Lane) -> str:
+        """A claimable task."""
+        return f"{self.lane(lane)}/{name}{RECORD_SUFFIX}"
+
+    def claim(self, name: str, owner: Owner) -> str:
+        """A claimed task: the name belongs to one claim for ever."""
+        return f"{self.running}/{name}{RECORD_SUFFIX}.{owner}"
+
+    def finished_record(self, name: str, state: State) -> str:
+        """A task in ``done`` or ``failed``."""
+        folder = self.done if state is State.DONE else self.failed
+        return f"{folder}/{name}{RECORD_SUFFIX}"
+
+    def log(self, name: str, attempt: int) -> str:
+        """The output of one attempt."""
+        return f"{self.logs}/{name}.{attempt}.log"
+
+    def cancel_marker(self, name: str) -> str:
+        """The request to cancel a task."""
+        return f"{self.cancel}/{name}"
+
+    def lease(self, lease_name: str) -> str:
+        """A worker's promise that it is alive."""
+        return f"{self.workers}/{lease_name}.json"
+
+    def journal(self, lease_name: str) -> str:
+        """What one worker did, one JSON object a line."""
+        return f"{self.workers}/{lease_name}.jsonl"
+
+
+class Scratch:
+    """The scratch tree: the two spools, and the rooms of telemetry, calibration and runs."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        self.outer = f"{self.root}/{OUTER_SPOOL}"
+        self.inner = f"{self.root}/{INNER_SPOOL}"
+        self.logs = f"{self.root}/logs"
+
+
+def task_of(file_name: str) -> str | None:
+    """The task's name from ``NAME.sh``; None for any other file."""
+    return file_name[: -len(RECORD_SUFFIX)] if file_name.endswith(RECORD_SUFFIX) else None
+
+
+def parse_claim(file_name: str) -> tuple[str, Owner] | None:
+    """Task name and owner from ``NAME.sh.<job>.<rank>.<slot>.<token>``; None for anything else."""
+    stem, *parts = file_name.rsplit(".", 4)
+    if len(parts) != 4:
+        return None
+    owner = Owner.parse(".".join(parts))
+    name = task_of(stem)
+    return (name, owner) if owner and name else None
+
+
+def parse_log(file_name: str) -> tuple[str, int] | None:
+    """Task name and attempt from ``NAME.<attempt>.log``; None for anything else."""
+    stem, _, suffix = file_name.rpartition(".")
+    name, _, attempt = stem.rpartition(".")
+    return (name, int(attempt)) if suffix == "log" and name and attempt.isdecimal() else None

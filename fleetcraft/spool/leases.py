@@ -1,0 +1,165 @@
+"""Leases and journals: how a launch says that it lives, and what it did.
+
+A lease is one small JSON file that its launch replaces at every heartbeat; a journal is one JSON
+object a line, written by that launch alone. Invariant: the lease is published before the first
+claim and never removed while a claim of that launch may exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+import msgspec
+
+from fleetcraft.clock import timestamp
+from fleetcraft.identity import HostId, ProcessId, is_alive, new_launch_token, process_id, this_host
+from fleetcraft.spool.tree import SpoolTree
+
+
+class Lease(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A launch's promise that it is alive.
+
+    ``counter`` grows at every heartbeat; observers watch it change by their own clock and never
+    compare wall clocks. ``left_at`` is set by a launch that left holding nothing.
+    """
+
+    job: str
+    rank: str
+    launch: str
+    host: str
+    boot_id: str
+    pid_namespace: str
+    pid: int
+    start_ticks: int
+    started_at: str
+    interval_s: float
+    counter: int = 0
+    slots: int = 1
+    role: str = "worker"
+    step: str = ""
+    left_at: str | None = None
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """The stem of the lease's and the journal's file names."""
+        return f"{self.job}.{self.rank}.{self.launch}"
+
+    @property
+    def process(self) -> ProcessId:
+        """The process that holds it, as it was when it began."""
+        return ProcessId(self.pid, self.start_ticks)
+
+
+_decode = msgspec.json.Decoder(Lease).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def new_lease(
+    *, job: str, rank: str, interval_s: float, slots: int = 1, role: str = "worker", step: str = ""
+) -> Lease:
+    """A lease of this process with a fresh launch token; not yet published."""
+    here = this_host()
+    me = process_id(os.getpid())
+    return Lease(
+        job=job or here.local_job,
+        rank=rank,
+        launch=new_launch_token(),
+        host=here.host,
+        boot_id=here.boot_id,
+        pid_namespace=here.pid_namespace,
+        pid=os.getpid(),
+        start_ticks=me.start_ticks if me else 0,
+        started_at=timestamp(),
+        interval_s=interval_s,
+        slots=slots,
+        role=role,
+        step=step,
+    )
+
+
+def publish(tree: SpoolTree, lease: Lease) -> None:
+    """Writes the lease, replacing what it said before."""
+    path = tree.paths.lease(lease.name)
+    temporary = f"{path}.new"
+    try:
+        tree.fs.create(temporary, _encode(lease) + b"\n")
+    except FileExistsError:
+        # Left by an earlier heartbeat of this launch that was cut short.
+        tree.fs.unlink(temporary)
+        tree.fs.create(temporary, _encode(lease) + b"\n")
+    tree.fs.replace(temporary, path)
+
+
+def withdraw(tree: SpoolTree, lease: Lease) -> None:
+    """Removes the lease of a short command that holds no claim any more."""
+    with contextlib.suppress(FileNotFoundError):
+        tree.fs.unlink(tree.paths.lease(lease.name))
+
+
+def read(tree: SpoolTree, lease_name: str) -> Lease | None:
+    """The lease of a launch; None when there is none or it cannot be read."""
+    try:
+        return _decode(tree.fs.read(tree.paths.lease(lease_name)))
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def read_all(tree: SpoolTree) -> list[Lease]:
+    """Every lease of the spool, in name order; unreadable ones are left out."""
+    names = sorted(name for name in tree.fs.listdir(tree.paths.workers) if name.endswith(".json"))
+    leases = (read(tree, name[: -len(".json")]) for name in names)
+    return [lease for lease in leases if lease is not None]
+
+
+def lives_here(lease: Lease, here: HostId) -> bool | None:
+    """Whether the lease's process lives, if this machine can tell; None when it cannot.
+
+    Pids mean something only in their own boot and pid namespace: another boot of the same host
+    means that the process is gone, another namespace or host means that nothing is known.
+    """
+    if lease.host != here.host or not lease.boot_id or not here.boot_id:
+        return None
+    if lease.boot_id != here.boot_id:
+        return False
+    if not here.pid_namespace or lease.pid_namespace != here.pid_namespace:
+        return None
+    return is_alive(lease.process)
+
+
+class Journal:
+    """The append-only diary of one launch.
+
+    Lines are written in one call each; the last may be missing or torn after a crash.
+    """
+
+    def __init__(self, tree: SpoolTree, lease_name: str) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(tree.paths.journal(lease_name), flags, 0o600)
+
+    def write(self, event: Any) -> None:
+        """Appends one event; a full disk loses the line, never the work."""
+        with contextlib.suppress(OSError):
+            os.write(self._fd, _encode(event) + b"\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._fd)
+
+
+def read_journal(tree: SpoolTree, lease_name: str) -> tuple[list[dict[str, Any]], int]:
+    """The events of one launch, and the number of lines (torn ones) that cannot be read."""
+    try:
+        data = tree.fs.read(tree.paths.journal(lease_name))
+    except FileNotFoundError:
+        return [], 0
+    events: list[dict[str, Any]] = []
+    damaged = 0
+    for line in data.splitlines():
+        try:
+            events.append(msgspec.json.decode(line, type=dict[str, Any]))
+        except msgspec.DecodeError:
+            damaged += 1
+    return events, damaged

@@ -1,0 +1,69 @@
+"""Task names and the globs that match them.
+
+Invariant: whatever passes `check_name` is one safe file name, also with the longest suffix that the
+layout can add.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable
+
+from fleetcraft.errors import BadNameError, UsageError
+
+NAME_MAX_BYTES = 180
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_PATTERN = re.compile(r"[A-Za-z0-9_.\-*?\[\]!]+")
+_GLOB_CHARACTERS = frozenset("*?[")
+
+
+def check_name(name: str) -> str:
+    """Returns the name when it can be a task's name.
+
+    Raises:
+        BadNameError: Empty, too long, a leading dash or dot, or a character outside the set.
+    """
+    if not name:
+        raise BadNameError(name, "it is empty")
+    if len(name.encode("utf-8", "surrogateescape")) > NAME_MAX_BYTES:
+        raise BadNameError(name, f"it is longer than {NAME_MAX_BYTES} bytes")
+    if _NAME.fullmatch(name) is None:
+        bad = next((c for c in name if not _NAME.fullmatch("a" + c)), name[0])
+        raise BadNameError(name, f"it holds or starts with {bad!r}")
+    return name
+
+
+def is_glob(text: str) -> bool:
+    """Whether a dependency names a pattern rather than one task."""
+    return not _GLOB_CHARACTERS.isdisjoint(text)
+
+
+def check_dependency(text: str) -> str:
+    """Returns the text when it is a task name or a glob over task names.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if not is_glob(text):
+        return check_name(text)
+    if _PATTERN.fullmatch(text) is None:
+        raise UsageError(
+            f"bad dependency {text!r}: a pattern may hold name characters and * ? [ ]",
+            hint="quote the pattern so that the shell does not expand it, and repeat --after",
+            text=text,
+        )
+    return text
+
+
+def matches(pattern: str, names: Iterable[str], *, but: str) -> list[str]:
+    """The names that a glob matches, without the task that asks (it cannot wait for itself)."""
+    match = re.compile(fnmatch.translate(pattern)).match
+    return [name for name in names if match(name) and name != but]
+
+
+def near(name: str, names: Iterable[str], *, limit: int = 3) -> list[str]:
+    """Names close to a mistyped one, nearest first."""
+    import difflib  # only on the error path: difflib costs more to import than the rest together
+
+    return difflib.get_close_matches(name, list(names)[:20_000], n=limit, cutoff=0.75)

@@ -1,0 +1,165 @@
+"""The order in which one worker meets pending tasks, without racing its fellows for each.
+
+Name order inside a lane. A worker lists once and takes every W-th name from its own index; when
+its stride is spent it lists again, and only when a stride yields nothing does it walk the whole
+list from its own offset. Invariant: the cost of the next candidate does not grow with the number
+pending, apart from one listing a stride.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from fleetcraft.layout import Lane
+from fleetcraft.spool.tree import SpoolTree
+
+_FIRST_LANE_EVERY_S = 2.0
+_LISTING_DUTY = 50  # a listing may take one fiftieth of the time, however long the list
+_RELIST_AFTER_MISSES = 8
+
+
+class _Phase(Enum):
+    FRESH = auto()
+    STRIDE = auto()
+    WHOLE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pending task as listed: it may be gone by now."""
+
+    name: str
+    lane: Lane
+    path: str
+
+
+class Queue:
+    """Candidates for one worker.
+
+    Tell it `won` after a successful claim and `missed` after a lost one; `next` returns None only
+    after a whole walk of every lane that yielded nothing.
+
+    Args:
+        tree: The spool.
+        index: This worker's place among its fellows, from 0.
+        count: How many there are.
+    """
+
+    def __init__(self, tree: SpoolTree, index: int = 0, count: int = 1) -> None:
+        self._first = _Lane(tree, Lane.FIRST, index, count)
+        self._plain = _Lane(tree, Lane.PLAIN, index, count)
+        self._last = _Lane(tree, Lane.LAST, index, count)
+        self._current = self._plain
+        self._first_listed = 0.0
+        self._listed_plain = 0.0
+
+    def next(self) -> Candidate | None:
+        """The next candidate, or None when every lane was walked in vain.
+
+        Raises:
+            OSError: A lane cannot be listed.
+        """
+        self._look_at_clock()
+        for lane in (self._first, self._plain, self._last):
+            candidate = lane.next()
+            if candidate is not None:
+                self._current = lane
+                return candidate
+        for lane in (self._first, self._plain, self._last):
+            lane.start_over()
+        return None
+
+    def keep(self, candidate: Candidate) -> None:
+        """Returns the last candidate to be met first again."""
+        self._current.put_back(candidate)
+
+    def won(self) -> None:
+        """The last candidate was claimed by this worker."""
+        self._current.yielded = True
+        self._current.misses = 0
+
+    def missed(self) -> None:
+        """Somebody else claimed the last candidate."""
+        self._current.missed()
+
+    def _look_at_clock(self) -> None:
+        now = time.monotonic()
+        every = max(_FIRST_LANE_EVERY_S, _LISTING_DUTY * self._first.listing_s)
+        if now - self._first_listed > every * random.uniform(0.8, 1.2):
+            self._first_listed = now
+            self._first.start_over()
+        every = max(2 * _FIRST_LANE_EVERY_S, _LISTING_DUTY * self._plain.listing_s)
+        if now - self._listed_plain > every * random.uniform(0.8, 1.2):
+            # So that a name enqueued later but earlier in order does not wait for the whole stride.
+            self._listed_plain = now
+            if self._plain.yielded:
+                self._plain.relist()
+
+
+class _Lane:
+    """One lane's list: this worker's stride of it, or, after a barren stride, all of it."""
+
+    def __init__(self, tree: SpoolTree, lane: Lane, index: int, count: int) -> None:
+        self._tree = tree
+        self._lane = lane
+        self._folder = tree.paths.lane(lane)
+        self._index = index
+        self._count = count
+        self._names: list[str] = []
+        self._phase = _Phase.FRESH
+        self.yielded = False
+        self.misses = 0
+        self.listing_s = 0.0
+
+    def next(self) -> Candidate | None:
+        while not self._names:
+            if not self._list_again():
+                return None
+        name = self._names.pop()
+        return Candidate(name, self._lane, self._tree.paths.pending_record(name, self._lane))
+
+    def put_back(self, candidate: Candidate) -> None:
+        self._names.append(candidate.name)
+
+    def missed(self) -> None:
+        self.misses += 1
+        if self.misses >= _RELIST_AFTER_MISSES:
+            # The list is stale: fellows have been through it.
+            self.relist()
+
+    def relist(self) -> None:
+        """Forgets the list, keeping what is known of whether it yields."""
+        self._names.clear()
+        self.misses = 0
+        if self._phase is not _Phase.FRESH:
+            self.yielded = True
+
+    def start_over(self) -> None:
+        """Begins a new pass with a fresh stride."""
+        self._names.clear()
+        self._phase = _Phase.FRESH
+        self.yielded = False
+
+    def _list_again(self) -> bool:
+        """Lists the lane for the next phase of the pass; False when the pass is over."""
+        if self._phase is _Phase.WHOLE and not self.yielded:
+            return False
+        whole = self._phase is _Phase.STRIDE and not self.yielded
+        started = time.monotonic()
+        names = sorted(self._tree.records(self._folder))
+        self.listing_s = time.monotonic() - started
+        self.yielded = False
+        self.misses = 0
+        mine = names[self._index % self._count :: self._count]
+        if whole or not mine:
+            self._phase = _Phase.WHOLE
+            start = len(names) * (self._index % self._count) // self._count
+            mine = names[start:] + names[:start]
+        else:
+            self._phase = _Phase.STRIDE
+        mine.reverse()
+        self._names = mine
+        return bool(mine)

@@ -1,0 +1,230 @@
+"""Recovery: claims whose owner is gone are closed for it and put back, or rolled forward.
+
+Whether an owner is alive, gone or unknown is asked of a function that the caller hands in; the
+spool never calls a scheduler. Invariant: unknown is left alone, and a claim that was closed is
+only ever carried out, never judged again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fleetcraft.clock import timestamp
+from fleetcraft.errors import FleetError
+from fleetcraft.identity import HostId, Owner, this_host
+from fleetcraft.spool import leases
+from fleetcraft.spool.claims import Closed, close_for
+from fleetcraft.spool.leases import Lease
+from fleetcraft.spool.record import HistoryLine, Outcome, Record, destination
+from fleetcraft.spool.tree import SpoolTree, describe_problem
+
+
+class Liveness(StrEnum):
+    """What is known of an owner."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is known of an owner, and why.
+
+    ``on_this_host`` says whether survivors of its attempt could be looked for here;
+    ``unanswered`` that a scheduler had to be asked and gave no answer.
+    """
+
+    liveness: Liveness
+    reason: str
+    on_this_host: bool = False
+    unanswered: bool = False
+
+
+AskOwner = Callable[[Owner, Lease | None], Verdict]
+StopSurvivors = Callable[[str, Owner, Lease], str]
+"""Stops what an attempt left running on this host; returns what could not be stopped, or ''."""
+
+
+@dataclass(kw_only=True)
+class RecoveryItem:
+    """One claim that a recovery pass touched or had to leave."""
+
+    task: str
+    owner: str
+    action: str
+    reason: str
+    to: str = ""
+    claim: str = ""
+
+
+@dataclass(kw_only=True)
+class RecoveryReport:
+    """What one recovery pass did.
+
+    Attributes:
+        recovered: Claims closed as lost and put back (or failed, at the fifth loss).
+        rolled_forward: Claims that were closed already and have now been moved.
+        unknown: Claims left alone because nothing certain is known of their owner.
+        alive: Claims of living owners.
+        unanswered: Owners about whom a scheduler would have had to be asked and did not answer.
+    """
+
+    recovered: int = 0
+    rolled_forward: int = 0
+    unknown: int = 0
+    alive: int = 0
+    unanswered: int = 0
+    items: list[RecoveryItem] = field(default_factory=list)
+
+    @property
+    def reason(self) -> str:
+        """Why claims were left alone, in one line; empty when none were."""
+        reasons = dict.fromkeys(item.reason for item in self.items if item.action == "unknown")
+        return "; ".join(reasons)
+
+
+def ask_this_machine(here: HostId | None = None) -> AskOwner:
+    """A judge that knows only this machine: boot id, pid and start time.
+
+    Owners elsewhere, and jobs of a scheduler that were not on this machine, stay unknown.
+    """
+    known = here or this_host()
+
+    def ask(owner: Owner, lease: Lease | None) -> Verdict:
+        if lease is None:
+            why = "its lease is missing, so nothing says where it ran"
+            return Verdict(liveness=Liveness.UNKNOWN, reason=why, unanswered=_is_scheduled(owner))
+        lives = leases.lives_here(lease, known)
+        if lives is None:
+            return _elsewhere(owner, lease)
+        if lives:
+            return Verdict(liveness=Liveness.ALIVE, reason="its process lives", on_this_host=True)
+        why = "its process is gone" if lease.boot_id == known.boot_id else "its host was rebooted"
+        return Verdict(liveness=Liveness.GONE, reason=why, on_this_host=True)
+
+    return ask
+
+
+def _elsewhere(owner: Owner, lease: Lease) -> Verdict:
+    if _is_scheduled(owner):
+        why = f"job {owner.job} ran on {lease.host}, and no scheduler was asked"
+        return Verdict(liveness=Liveness.UNKNOWN, reason=why, unanswered=True)
+    why = f"it ran on {lease.host}, which cannot be looked at from here"
+    return Verdict(liveness=Liveness.UNKNOWN, reason=why)
+
+
+def _is_scheduled(owner: Owner) -> bool:
+    return not owner.job.startswith("L")
+
+
+def recover(
+    tree: SpoolTree,
+    ask: AskOwner,
+    *,
+    stop_survivors: StopSurvivors | None = None,
+    but_launches: Collection[str] = (),
+    dry_run: bool = False,
+) -> RecoveryReport:
+    """One pass over ``running/``.
+
+    Costs one listing, and a lease, an append and a rename for each claim of a gone owner.
+
+    Args:
+        tree: The spool.
+        ask: Says whether an owner is alive, gone or unknown.
+        stop_survivors: Stops what a gone owner's attempt left running on this host.
+        but_launches: Launches whose claims are passed over: the caller's own.
+        dry_run: Only say what would be done.
+    """
+    report = RecoveryReport()
+    seen: dict[str, Lease | None] = {}
+    for name, owner in sorted(tree.claims(), key=lambda claim: claim[0]):
+        if owner.launch in but_launches:
+            continue
+        if owner.lease_name not in seen:
+            seen[owner.lease_name] = leases.read(tree, owner.lease_name)
+        lease = seen[owner.lease_name]
+        try:
+            _recover_one(tree, name, owner, lease, ask(owner, lease), report, stop_survivors, dry_run)
+        except (OSError, FleetError) as error:
+            _leave(report, name, owner, describe_problem(error))
+    return report
+
+
+def _recover_one(
+    tree: SpoolTree,
+    name: str,
+    owner: Owner,
+    lease: Lease | None,
+    verdict: Verdict,
+    report: RecoveryReport,
+    stop_survivors: StopSurvivors | None,
+    dry_run: bool,
+) -> None:
+    if verdict.liveness is Liveness.ALIVE:
+        report.alive += 1
+        return
+    if verdict.liveness is Liveness.UNKNOWN:
+        report.unanswered += verdict.unanswered
+        _leave(report, name, owner, verdict.reason)
+        return
+    if dry_run:
+        report.items.append(_item(name, owner, "would recover", verdict.reason))
+        return
+    looked = "its host could not be looked at"
+    if verdict.on_this_host and stop_survivors is not None and lease is not None:
+        left = stop_survivors(name, owner, lease)
+        if left:
+            _leave(report, name, owner, f"its process is gone, but {left}")
+            return
+        looked = "no process of the attempt is left on its host"
+    reason = f"{verdict.reason}; {looked}"
+    closed = close_for(tree, name, owner, lambda record: _lost(tree, record, owner, reason, lease))
+    if closed is not None:
+        _note(report, name, owner, closed, reason)
+
+
+def _lost(
+    tree: SpoolTree, record: Record, owner: Owner, reason: str, lease: Lease | None
+) -> HistoryLine:
+    attempt = record.next_attempt
+    log = tree.paths.log(record.spec.name, attempt)
+    return HistoryLine(
+        claim=owner.token,
+        owner=str(owner),
+        attempt=attempt,
+        outcome=Outcome.LOST,
+        to=destination(record, Outcome.LOST),
+        host=lease.host if lease else "",
+        job=owner.job,
+        log=log.removeprefix(tree.paths.root + "/") if tree.fs.exists(log) else "",
+        ended_at=timestamp(),
+        reason=reason,
+        closed_by=f"recovery on {this_host().host}",
+    )
+
+
+def _note(report: RecoveryReport, name: str, owner: Owner, closed: Closed, reason: str) -> None:
+    if closed.mine:
+        report.recovered += 1
+        item = _item(name, owner, "recovered", reason)
+    elif closed.moved:
+        report.rolled_forward += 1
+        item = _item(name, owner, "rolled forward", f"already closed as {closed.line.outcome}")
+    else:
+        return
+    item.to = closed.line.to
+    item.claim = closed.line.claim
+    report.items.append(item)
+
+
+def _leave(report: RecoveryReport, name: str, owner: Owner, reason: str) -> None:
+    report.unknown += 1
+    report.items.append(_item(name, owner, "unknown", reason))
+
+
+def _item(name: str, owner: Owner, action: str, reason: str) -> RecoveryItem:
+    return RecoveryItem(task=name, owner=str(owner), action=action, reason=reason)

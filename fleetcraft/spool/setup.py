@@ -1,0 +1,87 @@
+"""Making a spool, and proving that its file system keeps the promises that the protocol needs.
+
+The probe moves a file through every folder: a project quota can answer EXDEV between two folders
+of one mount, and a spool there would strand its first task. Invariant: nothing outside the
+spool's own folder is made, and an existing spool is never changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+from fleetcraft.errors import SpoolError
+from fleetcraft.identity import new_record_id
+from fleetcraft.spool.tree import SpoolTree, unreadable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupReport:
+    """What `set_up` found and made.
+
+    ``hard_links`` is False on mounts without them, where identities are folders instead.
+    """
+
+    root: str
+    made: tuple[str, ...]
+    hard_links: bool
+
+
+def set_up(tree: SpoolTree) -> SetupReport:
+    """Makes what is missing of a spool, private to this user, and probes the file system.
+
+    Raises:
+        SpoolError: A folder cannot be made, or rename does not work between two folders.
+        UnsafeSpoolError: A folder is there, but others own or can write it.
+    """
+    made = []
+    for folder in tree.paths.folders():
+        try:
+            if folder == tree.paths.root:
+                os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+            tree.fs.make_folder(folder)
+            made.append(folder)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise unreadable(folder, error) from error
+    tree.check_safe()
+    return SetupReport(root=tree.paths.root, made=tuple(made), hard_links=_probe(tree))
+
+
+def _probe(tree: SpoolTree) -> bool:
+    folders = [
+        tree.paths.tmp, tree.paths.pending, f"{tree.paths.pending}/first",
+        f"{tree.paths.pending}/last", tree.paths.waiting, tree.paths.running,
+        tree.paths.done, tree.paths.failed,
+    ]  # fmt: skip
+    file = f".probe-{new_record_id()}"
+    here = f"{folders[0]}/{file}"
+    try:
+        tree.fs.create(here, b"probe\n")
+        hard_links = _probe_link(tree, here, f"{tree.paths.names}/{file}")
+        for folder in [*folders[1:], folders[0]]:
+            there = f"{folder}/{file}"
+            tree.fs.rename_new(here, there)
+            here = there
+    except OSError as error:
+        raise SpoolError(
+            f"the file system cannot hold a spool: moving a file to {error.filename2 or here} "
+            f"failed ({error.strerror or error}); no task can be enqueued here",
+            hint="choose a folder on one mount without a quota boundary between its folders",
+            path=tree.paths.root,
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            tree.fs.unlink(here)
+    return hard_links
+
+
+def _probe_link(tree: SpoolTree, source: str, name: str) -> bool:
+    try:
+        tree.fs.link(source, name)
+    except OSError:
+        return False
+    tree.fs.unlink(name)
+    return True

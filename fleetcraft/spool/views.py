@@ -1,0 +1,258 @@
+"""What can be said of tasks and of the whole spool: the records that commands print.
+
+Reading only. Invariant: a value that was not measured is None, and lists that are cut say by how
+much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleetcraft.errors import NoSuchTaskError
+from fleetcraft.identity import Owner, this_host
+from fleetcraft.layout import LANES, State
+from fleetcraft.spool import leases
+from fleetcraft.spool.control import read_markers
+from fleetcraft.spool.dependencies import Blocked, blocked_tasks
+from fleetcraft.spool.leases import Lease
+from fleetcraft.spool.names import near
+from fleetcraft.spool.record import HistoryLine, Record, closing_lines
+from fleetcraft.spool.tree import Location, SpoolTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptView:
+    """One attempt.
+
+    ``outcome`` is None while it runs. ``log`` is an absolute path, empty when there is none.
+    """
+
+    attempt: int
+    outcome: str | None
+    exit_code: int | None = None
+    signal: int | None = None
+    host: str = ""
+    started_at: str | None = None
+    ended_at: str | None = None
+    wall_s: float | None = None
+    cpu_s: float | None = None
+    max_rss_bytes: int | None = None
+    log: str = ""
+    to: str | None = None
+    reason: str = ""
+    outputs: tuple[dict[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskView:
+    """One task: where it is, what it runs, what happened."""
+
+    name: str
+    state: State
+    path: str
+    record: Record
+    attempts: tuple[AttemptView, ...]
+    owner: str = ""
+    cancel_requested: bool = False
+    waits_for: Blocked | None = None
+
+
+@dataclass(kw_only=True)
+class StatusView:
+    """The whole spool at a glance.
+
+    Attributes:
+        counts: Tasks by state.
+        lanes: Pending tasks by lane.
+        markers: DRAIN and STOP, with who wrote them.
+        workers: Leases of launches that have not left.
+        blocked: Waiting tasks with what blocks them; ``blocked_left_out`` were not read.
+        cycles: Waiting tasks that wait for one another.
+        failed: Names of failed tasks, newest first; ``failed_left_out`` are not listed.
+        running: Claims, as task and owner; ``running_left_out`` are not listed.
+    """
+
+    root: str
+    counts: dict[str, int]
+    lanes: dict[str, int]
+    markers: dict[str, str]
+    workers: list[tuple[Lease, bool | None]] = field(default_factory=list)
+    blocked: list[Blocked] = field(default_factory=list)
+    blocked_left_out: int = 0
+    cycles: list[list[str]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    failed_left_out: int = 0
+    running: list[tuple[str, Owner]] = field(default_factory=list)
+    running_left_out: int = 0
+
+
+def counts(tree: SpoolTree) -> dict[str, int]:
+    """Tasks by state: one listing a folder. A task that moves meanwhile may be seen twice or not.
+
+    Returns:
+        Every state by name, also those that are empty.
+    """
+    pending = sum(len(tree.records(tree.paths.lane(lane))) for lane in LANES)
+    return {
+        State.WAITING.value: len(tree.records(tree.paths.waiting)),
+        State.PENDING.value: pending,
+        State.RUNNING.value: len(tree.claims()),
+        State.DONE.value: len(tree.records(tree.paths.done)),
+        State.FAILED.value: len(tree.records(tree.paths.failed)),
+    }
+
+
+def status(tree: SpoolTree, *, limit: int = 20, read_limit: int = 2000) -> StatusView:
+    """The spool at a glance.
+
+    Costs one listing a folder, a read for each waiting task up to ``read_limit``, and a look at
+    each failed one.
+
+    Args:
+        tree: The spool.
+        limit: At most so many failed, running and blocked tasks are named.
+        read_limit: At most so many waiting tasks are read to find out who blocks them.
+    """
+    paths = tree.paths
+    listed = {
+        State.DONE: set(tree.records(paths.done)),
+        State.FAILED: set(tree.records(paths.failed)),
+        State.WAITING: set(tree.records(paths.waiting)),
+    }
+    lanes = {lane.value or "plain": tree.records(paths.lane(lane)) for lane in LANES}
+    claims = sorted(tree.claims(), key=lambda claim: claim[0])
+    pending = {name for names in lanes.values() for name in names}
+    running = {name for name, _ in claims}
+
+    def state_of(name: str) -> str:
+        for state, names in ((State.PENDING, pending), (State.RUNNING, running), *listed.items()):
+            if name in names:
+                return state.value
+        return ""
+
+    blocked, cycles, unread = blocked_tasks(tree, state_of, limit=read_limit)
+    failed = _newest_first(tree, sorted(listed[State.FAILED]))
+    return StatusView(
+        root=paths.root,
+        counts={
+            State.WAITING.value: len(listed[State.WAITING]),
+            State.PENDING.value: len(pending),
+            State.RUNNING.value: len(claims),
+            State.DONE.value: len(listed[State.DONE]),
+            State.FAILED.value: len(failed),
+        },
+        lanes={lane: len(names) for lane, names in lanes.items()},
+        markers=read_markers(tree),
+        workers=_present_workers(tree),
+        blocked=blocked[:limit],
+        blocked_left_out=max(0, len(blocked) - limit) + unread,
+        cycles=cycles,
+        failed=failed[:limit],
+        failed_left_out=max(0, len(failed) - limit),
+        running=claims[:limit],
+        running_left_out=max(0, len(claims) - limit),
+    )
+
+
+def _newest_first(tree: SpoolTree, names: list[str]) -> list[str]:
+    def changed(name: str) -> float:
+        try:
+            return tree.fs.lstat(tree.paths.finished_record(name, State.FAILED)).st_mtime
+        except OSError:
+            return 0.0
+
+    return sorted(names, key=changed, reverse=True)
+
+
+def _present_workers(tree: SpoolTree) -> list[tuple[Lease, bool | None]]:
+    here = this_host()
+    present = [lease for lease in leases.read_all(tree) if lease.left_at is None]
+    return [
+        (lease, leases.lives_here(lease, here)) for lease in present if lease.role == "worker"
+    ]
+
+
+def show(tree: SpoolTree, name: str) -> TaskView:
+    """One task, with its attempts in order and the one that runs now, if any.
+
+    Raises:
+        NoSuchTaskError: No task has this name.
+        DataError: Its record cannot be read.
+    """
+    location, record = _read_settled(tree, name)
+    attempts = [_attempt(tree, line) for line in closing_lines(record) if line.attempt]
+    if location.owner is not None and record.closing_line(location.owner.token) is None:
+        attempts.append(_running_attempt(tree, record, location.owner))
+    blocked = None
+    if location.state is State.WAITING:
+        blocked = _blocker_of(tree, name)
+    return TaskView(
+        name=name,
+        state=location.state,
+        path=location.path,
+        record=record,
+        attempts=tuple(attempts),
+        owner=str(location.owner or ""),
+        cancel_requested=tree.fs.exists(tree.paths.cancel_marker(name)),
+        waits_for=blocked,
+    )
+
+
+def _read_settled(tree: SpoolTree, name: str) -> tuple[Location, Record]:
+    for _ in range(8):
+        location = tree.find(name)
+        try:
+            return location, tree.read(location.path)
+        except FileNotFoundError:
+            continue
+    raise NoSuchTaskError(name, near(name, tree.fs.listdir(tree.paths.names)))
+
+
+def _blocker_of(tree: SpoolTree, name: str) -> Blocked | None:
+    def state_of(other: str) -> str:
+        location = tree.locate(other)
+        return location.state.value if location else ""
+
+    blocked, _, _ = blocked_tasks(tree, state_of, limit=1, only=name)
+    return blocked[0] if blocked else None
+
+
+def _attempt(tree: SpoolTree, line: HistoryLine) -> AttemptView:
+    return AttemptView(
+        attempt=line.attempt,
+        outcome=line.outcome.value,
+        exit_code=line.exit_code,
+        signal=line.signal,
+        host=line.host,
+        started_at=line.started_at,
+        ended_at=line.ended_at,
+        wall_s=line.wall_s,
+        cpu_s=line.cpu_s,
+        max_rss_bytes=line.max_rss_bytes,
+        log=f"{tree.paths.root}/{line.log}" if line.log else "",
+        to=line.to,
+        reason=line.reason,
+        outputs=tuple(
+            {"path": o.path, "size_bytes": o.size_bytes, "sha256": o.sha256, "problem": o.problem}
+            for o in line.outputs
+        ),
+    )
+
+
+def _running_attempt(tree: SpoolTree, record: Record, owner: Owner) -> AttemptView:
+    lease = leases.read(tree, owner.lease_name)
+    events, _ = leases.read_journal(tree, owner.lease_name)
+    started: dict[str, Any] = next(
+        (e for e in reversed(events) if e.get("event") == "start" and e.get("claim") == owner.token),
+        {},
+    )
+    attempt = int(started.get("attempt", record.next_attempt))
+    log = tree.paths.log(record.spec.name, attempt)
+    return AttemptView(
+        attempt=attempt,
+        outcome=None,
+        host=lease.host if lease else "",
+        started_at=started.get("at"),
+        log=log if tree.fs.exists(log) else "",
+    )

@@ -1,0 +1,259 @@
+"""One attempt: from a fresh claim to a running process, and from its end to a closed claim.
+
+The order of the steps is the contract's: log first, one more look that the claim is there, then
+the process. Invariant: a task whose claim is closed or gone is not started, and each attempt has
+a log of its own that nothing overwrites.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fleetcraft.clock import timestamp
+from fleetcraft.errors import DataError
+from fleetcraft.process import Ended
+from fleetcraft.spool.claims import Claim, Closed, close_for, close_own, put_back
+from fleetcraft.spool.record import HistoryLine, Outcome, destination
+from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.worker.environment import read_env_file
+from fleetcraft.worker.outcome import StopReason, Verdict, judge, seconds_since
+from fleetcraft.worker.slots import Slot, bash_argv
+
+_MAX_LOGS_PASSED = 1000
+
+
+class LogUnwritable(Exception):
+    """The attempt's log could not be made; the claim was put back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a worker runs its attempts: what every history line says of it."""
+
+    host: str
+    job: str
+    step: str
+    bash: str
+    grace_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """A task that runs in a slot.
+
+    ``stopped`` is why the worker stops it; ``deadline`` is monotonic, None without a timeout.
+    """
+
+    held: Claim
+    number: int
+    log: str
+    log_facts: os.stat_result | None
+    pid: int
+    started_at: str
+    started: float
+    deadline: float | None
+    oom_before: int | None
+    stopped: StopReason | None = None
+    stop_detail: str = ""
+
+
+def settle_without_running(tree: SpoolTree, held: Claim, place: Place) -> Closed | None:
+    """Closes a claim that must not run; None when it may.
+
+    That is: it was closed already (recovered from this owner), the task is to be cancelled, or
+    its record cannot be run as it stands.
+    """
+    line = held.record.closing_line(held.owner.token)
+    if line is not None:
+        return close_for(tree, held.name, held.owner, lambda record: line)
+    if tree.fs.exists(tree.paths.cancel_marker(held.name)):
+        verdict = Verdict(outcome=Outcome.CANCELLED, reason="cancelled before it ran")
+        return close_own(tree, held, _line(held, place, verdict, to="failed"))
+    if held.problem:
+        reason = f"bad record: {held.problem}" + (f" ({held.hint})" if held.hint else "")
+        verdict = Verdict(outcome=Outcome.LAUNCH_FAILED, reason=reason)
+        return close_own(tree, held, _line(held, place, verdict, to="failed"))
+    return None
+
+
+def begin(
+    tree: SpoolTree,
+    slot: Slot,
+    held: Claim,
+    place: Place,
+    env: Mapping[str, str],
+    oom_kills: int | None,
+) -> Attempt | Closed | None:
+    """Starts the task in the slot.
+
+    Returns:
+        The running attempt; how the claim was closed when the process could not be started; None
+        when the claim was gone at the last look.
+
+    Raises:
+        LogUnwritable: No log could be made, which is no attempt: the claim was put back.
+    """
+    number, log, log_fd = _make_log(tree, held)
+    spec = held.record.spec
+    started_at = timestamp()
+    started = time.monotonic()
+    try:
+        log_facts = os.fstat(log_fd) if spec.outputs else None
+        if not tree.fs.exists(held.path):
+            return None
+        task_env = dict(env)
+        if spec.env_file:
+            task_env.update(read_env_file(spec))
+        task_env.update(slot.environment)
+        task_env["FLEET_TASK"] = held.name
+        task_env["FLEET_ATTEMPT"] = str(number)
+        task_env["FLEET_OWNER"] = str(held.owner)
+        pid = slot.runner.start(
+            bash_argv(place.bash, held.path, login=spec.login),
+            task_env,
+            log_fd=log_fd,
+            gate_fd=slot.gate.room_fd if slot.gate.held else None,
+            grace_s=place.grace_s,
+        )
+    except (OSError, DataError) as error:
+        text = error.message if isinstance(error, DataError) else (error.strerror or str(error))
+        verdict = Verdict(outcome=Outcome.LAUNCH_FAILED, reason=f"it could not be started: {text}")
+        line = _line(held, place, verdict, number=number, log=log, started_at=started_at)
+        return close_own(tree, held, line)
+    finally:
+        tree.fs.close(log_fd)
+    return Attempt(
+        held=held,
+        number=number,
+        log=log,
+        log_facts=log_facts,
+        pid=pid,
+        started_at=started_at,
+        started=started,
+        deadline=None if spec.timeout_s is None else started + spec.timeout_s,
+        oom_before=oom_kills,
+    )
+
+
+def _make_log(tree: SpoolTree, held: Claim) -> tuple[int, str, int]:
+    number = held.record.next_attempt
+    for _ in range(_MAX_LOGS_PASSED):
+        path = tree.paths.log(held.name, number)
+        try:
+            return number, path, tree.fs.create_log(path)
+        except FileExistsError:
+            number += 1  # an attempt that left no history has this number
+        except OSError as error:
+            put_back(tree, held)
+            raise LogUnwritable(f"{path}: {error.strerror or error}") from error
+    put_back(tree, held)
+    raise LogUnwritable(f"{held.name!r} has over {_MAX_LOGS_PASSED} logs without history")
+
+
+def finish(
+    tree: SpoolTree,
+    slot: Slot,
+    attempt: Attempt,
+    ended: Ended,
+    place: Place,
+    *,
+    oom_kills: int | None,
+    before_move: Callable[[HistoryLine], None],
+) -> Closed | None:
+    """Judges how the attempt ended and closes its claim.
+
+    Args:
+        tree: The spool.
+        slot: Where it ran.
+        attempt: What ran.
+        ended: How its processes ended.
+        place: This worker's place.
+        oom_kills: The kernel's out-of-memory count now.
+        before_move: Called with the line once it counts, before the record leaves ``running``.
+
+    Returns:
+        None when the claim is gone: the task was recovered from this worker.
+
+    Raises:
+        SpoolWriteError: The history line could not be written.
+        IntegrityError: Another file is where the record belongs.
+    """
+    held = attempt.held
+    spec = held.record.spec
+    rose = None
+    if oom_kills is not None and attempt.oom_before is not None:
+        rose = oom_kills - attempt.oom_before
+    verdict = judge(
+        ended,
+        stopped=attempt.stopped,
+        stop_detail=attempt.stop_detail,
+        outputs=spec.outputs,
+        project_dir=spec.project_dir,
+        log=attempt.log,
+        log_facts=attempt.log_facts,
+        oom_kills=rose,
+    )
+    line = _line(
+        held,
+        place,
+        verdict,
+        number=attempt.number,
+        log=attempt.log,
+        started_at=attempt.started_at,
+        wall_s=seconds_since(attempt.started),
+        ended=ended,
+        gpu=slot.gpu,
+    )
+    if line.to == "pending" and tree.fs.exists(tree.paths.cancel_marker(held.name)):
+        reason = f"{line.reason}; " if line.reason else ""
+        line = _replaced(line, reason=f"{reason}cancelled instead of tried again")
+    return close_own(tree, held, line, before_move=before_move)
+
+
+def _replaced(line: HistoryLine, *, reason: str) -> HistoryLine:
+    import msgspec
+
+    return msgspec.structs.replace(line, to="failed", reason=reason)
+
+
+def _line(
+    held: Claim,
+    place: Place,
+    verdict: Verdict,
+    *,
+    to: str = "",
+    number: int = 0,
+    log: str = "",
+    started_at: str | None = None,
+    wall_s: float | None = None,
+    ended: Ended | None = None,
+    gpu: str = "",
+) -> HistoryLine:
+    reason = verdict.reason
+    if ended is not None and ended.leftovers:
+        left = f"{ended.leftovers} processes that it left behind were stopped"
+        reason = f"{reason}; {left}" if reason else left
+    return HistoryLine(
+        claim=held.owner.token,
+        attempt=number,
+        outcome=verdict.outcome,
+        to="failed" if to else destination(held.record, verdict.outcome),
+        owner=str(held.owner),
+        exit_code=ended.exit_code if ended else None,
+        signal=ended.signal if ended else None,
+        started_at=started_at,
+        ended_at=timestamp(),
+        wall_s=wall_s,
+        cpu_s=round(ended.cpu_s, 4) if ended else None,
+        max_rss_bytes=ended.max_rss_bytes if ended else None,
+        host=place.host,
+        job=place.job,
+        step=place.step,
+        gpus=(gpu,) if gpu else (),
+        log=log[log.rfind("/logs/") + 1 :] if log else "",
+        outputs=verdict.outputs,
+        reason=reason,
+    )

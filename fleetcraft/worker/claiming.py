@@ -1,0 +1,117 @@
+"""Taking the next task for a slot: list, judge from the header, pass the gate, claim.
+
+Invariant: the gate is entered before the claim, so that no claimed task waits for a node that it
+cannot have yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from fleetcraft.errors import IntegrityError, UnsafeSpoolError
+from fleetcraft.identity import Owner
+from fleetcraft.spool.claims import Claim, claim
+from fleetcraft.spool.leases import Lease
+from fleetcraft.spool.queue import Candidate, Queue
+from fleetcraft.spool.record import Record
+from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.worker.eligibility import Eligibility
+from fleetcraft.worker.slots import Slot
+
+Known = tuple[bytes, Record]
+_FOREVER = float("inf")
+
+
+class Nothing(Enum):
+    """Why there is no task for a slot."""
+
+    CLAIMABLE = "a whole walk found nothing claimable"
+    THROUGH_THE_GATE = "the node's gate is shut for now"
+
+
+class Claimer:
+    """Claims for one worker.
+
+    Args:
+        tree: The spool.
+        lease: The worker's, published before the first claim.
+        queue: The order in which it meets tasks.
+        eligibility: What it may claim.
+        note: Told of records that are refused.
+    """
+
+    def __init__(
+        self,
+        tree: SpoolTree,
+        lease: Lease,
+        queue: Queue,
+        eligibility: Eligibility,
+        note: Callable[[str], None],
+    ) -> None:
+        self._tree = tree
+        self._lease = lease
+        self._queue = queue
+        self._eligibility = eligibility
+        self._note = note
+        self._claims = 0
+
+    def take(self, slot: Slot) -> Claim | Nothing:
+        """Claims the next task that this slot may run; its gate is then held.
+
+        Raises:
+            OSError: The spool cannot be listed or renamed in now.
+        """
+        while (candidate := self._queue.next()) is not None:
+            if self._eligibility.passed_over(candidate.name):
+                continue
+            taken = self._try(slot, candidate)
+            if taken is not None:
+                return taken
+        slot.gate.leave()
+        return Nothing.CLAIMABLE
+
+    def next_chance_s(self) -> float | None:
+        """Seconds until a task that was passed over for a while may be claimed; None: no such."""
+        return self._eligibility.next_chance_s()
+
+    def _try(self, slot: Slot, candidate: Candidate) -> Claim | Nothing | None:
+        try:
+            read = self._eligibility.read(candidate.path)
+        except (UnsafeSpoolError, OSError) as error:
+            self._refuse(candidate, error)
+            return None
+        if read is None:
+            self._queue.missed()
+            return None
+        data, record = read
+        if record is not None and not self._eligibility.allows(record, gpu=bool(slot.gpu)):
+            return None
+        timed = record is not None and record.spec.timed
+        if not (slot.gate.enter_alone() if timed else slot.gate.enter_shared()):
+            # Kept: the turnstile is held for it, or it is simply the next one.
+            self._queue.keep(candidate)
+            return Nothing.THROUGH_THE_GATE
+        held = self._claim(slot, candidate, (data, record) if record is not None else None)
+        if held is None:
+            slot.gate.leave()
+        return held
+
+    def _claim(self, slot: Slot, candidate: Candidate, known: Known | None) -> Claim | None:
+        self._claims += 1
+        token = f"{self._lease.launch}-{self._claims}"
+        owner = Owner(self._lease.job, self._lease.rank, str(slot.index), token)
+        try:
+            held = claim(self._tree, candidate.name, candidate.path, owner, known)
+        except (UnsafeSpoolError, IntegrityError) as error:
+            self._refuse(candidate, error)
+            return None
+        if held is None:
+            self._queue.missed()
+        else:
+            self._queue.won()
+        return held
+
+    def _refuse(self, candidate: Candidate, error: Exception) -> None:
+        self._eligibility.pass_over(candidate.name, _FOREVER)
+        self._note(f"{candidate.name!r} is passed over: {error}")

@@ -1,0 +1,73 @@
+"""The environment of a task: what the worker inherited, who the task is, and where it runs.
+
+Invariant: names and values come from the spool's own records or from a private file of this user;
+nothing here is ever printed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Mapping
+
+from fleetcraft.errors import DataError
+from fleetcraft.spool.directives import TaskSpec
+
+_ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
+# These steer a worker or a launcher, not the tasks that it runs.
+_NOT_INHERITED = ("FLEET_LAUNCH_TOKEN",)
+
+
+def base_environment(root: str, spool_dir: str) -> dict[str, str]:
+    """What every task of a worker gets: the worker's own environment and the spool's place."""
+    env = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
+    if "FLEET_OWNER" in env:
+        # A worker that is itself a task (a pack): survivors of either owner can then be found.
+        env["FLEET_OUTER_OWNER"] = env["FLEET_OWNER"]
+    env["FLEET_ROOT"] = root
+    env["FLEET_SPOOL"] = spool_dir
+    return env
+
+
+def stream_id(lease_name: str, slot: str) -> str:
+    """A number below 2**63, unique per slot and launch, that may seed a deterministic stream."""
+    digest = hashlib.sha256(f"{lease_name}.{slot}".encode()).digest()
+    return str(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def read_env_file(spec: TaskSpec) -> Mapping[str, str]:
+    """Reads a task's ``env-file``: ``NAME=value`` lines, ``#`` comments, optional quotes.
+
+    The file is data: nothing in it is expanded or executed.
+
+    Raises:
+        DataError: It cannot be read, another user could write it, or a line is no assignment.
+    """
+    path = os.path.join(spec.project_dir or os.sep, spec.env_file)
+    try:
+        facts = os.stat(path)
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read the env-file {path}: {error}") from error
+    if facts.st_uid not in (os.geteuid(), 0) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise DataError(f"refusing the env-file {path}: another user owns or can write it")
+    return dict(_assignment(path, number, line) for number, line in enumerate(lines, 1) if _is_set(line))
+
+
+def _is_set(line: str) -> bool:
+    text = line.strip()
+    return bool(text) and not text.startswith("#")
+
+
+def _assignment(path: str, number: int, line: str) -> tuple[str, str]:
+    match = _ASSIGNMENT.fullmatch(line.strip())
+    if match is None:
+        # The line itself is not shown: it may hold a secret.
+        raise DataError(f"line {number} of the env-file {path} is no NAME=value")
+    value = match[2].strip()
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
+    return match[1], value

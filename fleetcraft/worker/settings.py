@@ -1,0 +1,101 @@
+"""What a worker and a local fleet are told, and what they report.
+
+Plain records, so that the command line can be parsed without loading the machinery.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class WorkerExit(IntEnum):
+    """Exit codes of a worker; the first two are everybody's, the others its own.
+
+    ``NODE_UNFIT``: this node fails task after task within seconds; it stopped claiming.
+    ``SPOOL_UNWRITABLE``: history could not be written; claims were left for recovery.
+    """
+
+    LEFT = 0
+    DEVICE_LOST = 6
+    NODE_UNFIT = 8
+    SPOOL_UNWRITABLE = 9
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How one worker behaves.
+
+    Attributes:
+        spool_dir: The spool's folder.
+        root: The scratch tree, exported to tasks as FLEET_ROOT.
+        slots: ``1``, a number, or ``gpu`` for one slot per physical GPU.
+        job: Slurm's job id; empty for work without Slurm.
+        rank: The launcher's index of this node.
+        ranks: How many workers share the spool's work, for the stride.
+        step: Slurm's step id, for the lease.
+        idle_s: It leaves after so long without anything to claim.
+        heartbeat_s: Seconds between heartbeats.
+        grace_s: Seconds between TERM and KILL when a task is stopped.
+        walltime_s: Seconds left of the allocation when the worker starts; None without a limit.
+        drain_margin_s: It stops claiming when less is left; None takes the smaller of 120 s and a
+            tenth of the walltime.
+        until_marker: It leaves only after this file exists and the queue was seen empty after it.
+        node_failures: So many different tasks in a row, each failed within ``node_failure_s``,
+            make the node unfit.
+        node_failure_s: See ``node_failures``.
+    """
+
+    spool_dir: str
+    root: str
+    slots: str = "1"
+    job: str = ""
+    rank: int = 0
+    ranks: int = 1
+    step: str = ""
+    idle_s: float = 1800.0
+    heartbeat_s: float = 30.0
+    grace_s: float = 10.0
+    walltime_s: float | None = None
+    drain_margin_s: float | None = None
+    until_marker: str = ""
+    node_failures: int = 10
+    node_failure_s: float = 10.0
+
+
+@dataclass(kw_only=True)
+class WorkerReport:
+    """What one worker did: attempts by outcome, why it left, and its exit code."""
+
+    exit_code: int = 0
+    reason: str = ""
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class LocalRunReport:
+    """What a run on this machine did.
+
+    Attributes:
+        done: Tasks completed.
+        failed: Tasks that failed for good.
+        interrupted: Attempts that were stopped and put back.
+        retried: Attempts that failed and were put back.
+        recovered: Claims of workers that died, closed or rolled forward.
+        wall_s: Wall time of the run.
+        left: Tasks that are still waiting or pending at the end.
+        stopped: Why workers left early, empty when all work was done.
+        exit_code: 0, 1 when something failed for good, 130/143 after a signal.
+    """
+
+    done: int = 0
+    failed: int = 0
+    interrupted: int = 0
+    retried: int = 0
+    recovered: int = 0
+    wall_s: float = 0.0
+    left: dict[str, int] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
+    exit_code: int = 0

@@ -1,0 +1,242 @@
+"""A slot: a place for one running task, with its process tree, its gate and, maybe, its GPU.
+
+With one slot the worker itself is the subreaper and owns the task's processes. With several, one
+keeper process per slot does, so that a grandchild that escapes is still attributed to its slot.
+Both look the same from here: start, ended, stop.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from fleetcraft.errors import DeviceError, UsageError
+from fleetcraft.process import Ended, TaskProcess, become_subreaper
+from fleetcraft.worker.gate import Gate
+
+if TYPE_CHECKING:
+    import socket
+
+    from fleetcraft.worker.attempt import Attempt
+
+MAX_SLOTS = 1024
+
+
+class Runner(Protocol):
+    """What runs one task at a time for a slot."""
+
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        log_fd: int,
+        gate_fd: int | None,
+        grace_s: float,
+    ) -> int:
+        """Starts a task and returns its pid; OSError when it cannot be started."""
+
+    def poll(self) -> Ended | None:
+        """How the task ended, once it has and all of it is gone."""
+
+    def stop(self, grace_s: float) -> Ended | None:
+        """Stops the task; returns how it ended, or None when that is told later by `poll`."""
+
+    def fileno(self) -> int | None:
+        """A descriptor that becomes readable when `poll` may have news; None: SIGCHLD tells."""
+
+    def close(self) -> None:
+        """Gives up the runner; a task that still runs is stopped."""
+
+
+class OwnRunner(TaskProcess):
+    """Runs the task as a child of the worker itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        become_subreaper()
+
+    def fileno(self) -> int | None:
+        """None: SIGCHLD tells."""
+        return None
+
+    def close(self) -> None:
+        """Nothing to give up."""
+
+
+class KeeperRunner:
+    """Runs the task as a child of a keeper process, over a socket.
+
+    The keeper stops its task and leaves when the socket closes, so also when the worker dies.
+    """
+
+    def __init__(self) -> None:
+        import socket
+        import subprocess
+
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket: socket.socket = ours
+        self._buffer = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fleetcraft.worker.keeper", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        theirs.close()
+
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        log_fd: int,
+        gate_fd: int | None,
+        grace_s: float,
+    ) -> int:
+        """Hands the log and the gate to the keeper and waits until the task runs."""
+        import socket
+
+        message = {
+            "do": "start",
+            "argv": [_as_latin(word) for word in argv],
+            "env": {_as_latin(key): _as_latin(value) for key, value in env.items()},
+            "grace_s": grace_s,
+        }
+        fds = [log_fd] if gate_fd is None else [log_fd, gate_fd]
+        socket.send_fds(self._socket, [b"!"], fds)
+        self._send(message)
+        answer = self._receive()
+        if answer.get("error"):
+            raise OSError(answer["errno"], answer["error"])
+        return int(answer["pid"])
+
+    def poll(self) -> Ended | None:
+        """The keeper's word, if it has spoken."""
+        import select
+
+        if b"\n" not in self._buffer:
+            ready, _, _ = select.select([self._socket], [], [], 0)
+            if not ready:
+                return None
+        return _ended(self._receive())
+
+    def stop(self, grace_s: float) -> Ended | None:
+        """Asks the keeper to stop the task; `poll` tells when it has."""
+        self._send({"do": "stop", "grace_s": grace_s})
+        return None
+
+    def fileno(self) -> int | None:
+        """The socket."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Closes the socket, at which the keeper stops its task and leaves, and waits for that."""
+        self._socket.close()
+        self._process.wait()
+
+    def _send(self, message: object) -> None:
+        self._socket.sendall(msgspec.json.encode(message) + b"\n")
+
+    def _receive(self) -> dict[str, Any]:
+        while b"\n" not in self._buffer:
+            chunk = self._socket.recv(65536)
+            if not chunk:
+                raise ConnectionResetError("the keeper of this slot is gone")
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return msgspec.json.decode(line, type=dict[str, Any])
+
+
+def _as_latin(text: str) -> str:
+    # Names and values are bytes to the system; JSON carries each byte as one character.
+    return os.fsencode(text).decode("latin-1")
+
+
+def _ended(message: dict[str, Any]) -> Ended:
+    return msgspec.convert(message["ended"], Ended)
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """One place for a running task.
+
+    Attributes:
+        index: Its number on this node, from 0.
+        gpu: UUID or name of its GPU; empty for a slot without one.
+        runner: What runs its task.
+        gate: Its place at the node's gate.
+        attempt: What runs in it now.
+        environment: What its tasks get beside the worker's own environment.
+    """
+
+    index: int
+    gpu: str
+    runner: Runner
+    gate: Gate
+    environment: dict[str, str]
+    attempt: Attempt | None = None
+
+
+def count_slots(text: str) -> list[str]:
+    """What slots a worker has.
+
+    Args:
+        text: ``1``, a number, or ``gpu`` for one per physical GPU.
+
+    Returns:
+        One entry a slot: the GPU's UUID, or empty.
+
+    Raises:
+        UsageError: It is neither a number from 1 to 1024 nor ``gpu``.
+        DeviceError: ``gpu`` was asked for and no GPU can be seen.
+    """
+    if text == "gpu":
+        from fleetcraft.gpu.nvml import visible_gpus
+
+        gpus = visible_gpus()
+        if not gpus:
+            raise DeviceError(
+                "no GPU can be seen from here, so --slots gpu has no slots",
+                hint="check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --slots N",
+            )
+        return gpus
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_SLOTS:
+        raise UsageError(
+            f"bad number of slots {text!r}: expected 1 to {MAX_SLOTS}, or gpu", slots=text
+        )
+    return [""] * int(text)
+
+
+def make_slots(gpus: list[str], *, root: str, host: str, streams: Sequence[str]) -> list[Slot]:
+    """Makes the slots of a worker, with keepers where there are several."""
+    slots = []
+    for index, gpu in enumerate(gpus):
+        environment = {
+            "FLEET_PHYSICAL_SLOT": f"{host}/{gpu or f'slot{index}'}",
+            "FLEET_STREAM": streams[index],
+        }
+        if gpu:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        runner: Runner = OwnRunner() if len(gpus) == 1 else KeeperRunner()
+        slots.append(
+            Slot(index=index, gpu=gpu, runner=runner, gate=Gate(root), environment=environment)
+        )
+    return slots
+
+
+def close_slots(slots: Sequence[Slot]) -> None:
+    """Gives up the gates and keepers."""
+    for slot in slots:
+        slot.runner.close()
+        slot.gate.close()
+
+
+def bash_argv(bash: str, record_path: str, *, login: bool) -> list[str]:
+    """The command line that runs a record: bash reads the file itself, so exec costs one start."""
+    return [bash, "-l", record_path] if login else [bash, record_path]

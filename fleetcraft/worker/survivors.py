@@ -1,0 +1,123 @@
+"""What a dead worker's attempt left running on this host: found and stopped before a requeue.
+
+Found by the owner's name in its environment, and by the session that the owner's journal says it
+started. Invariant: only processes of this user are touched, each as pid and start time, and never
+this process or one of its ancestors.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from fleetcraft.identity import Owner, process_id
+from fleetcraft.spool.leases import Lease
+
+OWNER_VARIABLES = ("FLEET_OWNER", "FLEET_OUTER_OWNER")
+_GRACE_S = 5.0
+_KILL_WAIT_S = 5.0
+
+
+def stop_survivors(task: str, owner: Owner, lease: Lease) -> str:
+    """Stops what is left of an attempt on this host: TERM, five seconds, KILL.
+
+    Args:
+        task: The task's name, for the message.
+        owner: The gone owner.
+        lease: Its lease; a rebooted host has no survivors.
+
+    Returns:
+        Empty when nothing is left; else what could not be stopped.
+    """
+    if not os.path.isdir("/proc/self"):
+        return "this host has no /proc to look for survivors"
+    for number, wait_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _KILL_WAIT_S)):
+        deadline = time.monotonic() + wait_s
+        signalled: set[tuple[int, int]] = set()
+        while True:
+            left = find_survivors(owner)
+            if not left:
+                return ""
+            for pid in left:
+                _signal_once(pid, number, signalled)
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.05)
+    return f"{len(left)} processes of {task!r} could not be stopped (pids {left[:5]})"
+
+
+def _signal_once(pid: int, number: signal.Signals, signalled: set[tuple[int, int]]) -> None:
+    process = process_id(pid)
+    if process is None or (process.pid, process.start_ticks) in signalled:
+        return
+    try:
+        # A pidfd pins the process: what was identified is what is signalled.
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if process_id(pid) == process:
+            signalled.add((process.pid, process.start_ticks))
+            signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(pidfd)
+
+
+def find_survivors(owner: Owner) -> list[int]:
+    """Pids of living processes of this user that belong to an owner's attempt."""
+    marks = [f"{variable}={owner}".encode() for variable in OWNER_VARIABLES]
+    family = _own_line()
+    sessions: set[int] = set()
+    found: set[int] = set()
+    for pid in _pids():
+        if pid in family:
+            continue
+        environment = _environment(pid)
+        if any(mark in environment for mark in marks):
+            found.add(pid)
+            sessions.add(_session(pid))
+    sessions.discard(-1)
+    sessions.discard(os.getsid(0))
+    if found:
+        # A process that wiped its environment is still in the session of the attempt.
+        found.update(p for p in _pids() if p not in family and _session(p) in sessions)
+    return sorted(pid for pid in found if process_id(pid) is not None)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _own_line() -> set[int]:
+    line: set[int] = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in line:
+        line.add(pid)
+        pid = _stat_field(pid, 1)
+    return line
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+            return []
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def _session(pid: int) -> int:
+    return _stat_field(pid, 3)
+
+
+def _stat_field(pid: int, index: int) -> int:
+    """A field of ``/proc/<pid>/stat`` counted from the state (0); -1 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[index])
+    except (OSError, ValueError, IndexError):
+        return -1
