@@ -29,6 +29,9 @@ def device_ran_out(log: str) -> bool:
         return False
 
 
+_OOM_KILL = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
+
+
 class OomCounter:
     """The kernel's count of processes it killed for memory in this process's cgroup.
 
@@ -37,21 +40,25 @@ class OomCounter:
     """
 
     def __init__(self) -> None:
-        self._path = _find_counter()
+        path = _find_counter()
+        # Kept open: opening it anew would cost more than all else that starts a task.
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path else -1
 
     def read(self) -> int | None:
         """The count now; None when it cannot be known."""
-        if not self._path:
+        if self._fd < 0:
             return None
         try:
-            with open(self._path, encoding="ascii", errors="replace") as file:
-                for line in file:
-                    key, _, value = line.partition(" ")
-                    if key == "oom_kill":
-                        return int(value)
-        except (OSError, ValueError):
+            found = _OOM_KILL.search(os.pread(self._fd, 4096, 0))
+        except OSError:
             return None
-        return None
+        return int(found[1]) if found else None
+
+    def close(self) -> None:
+        """Closes the counter."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def _find_counter() -> str:
@@ -67,6 +74,6 @@ def _find_counter() -> str:
             candidate = f"/sys/fs/cgroup{path.rstrip('/')}/memory.events"
         else:
             continue
-        if os.path.exists(candidate):
+        if os.access(candidate, os.R_OK):
             return candidate
     return ""

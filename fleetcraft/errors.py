@@ -105,7 +105,9 @@ class NoSuchTaskError(SpoolError):
     """The spool has no task of this name."""
 
     def __init__(self, name: str, near: list[str]) -> None:
-        hint = f"did you mean {', '.join(near)}?" if near else "fleetcraft status lists what is there"
+        hint = (
+            f"did you mean {', '.join(near)}?" if near else "fleetcraft status lists what is there"
+        )
         super().__init__(f"no task named {name!r} in this spool", hint=hint, name=name, near=near)
 
 

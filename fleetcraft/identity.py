@@ -7,18 +7,17 @@ belongs to one claim for ever.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 _TOKEN_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _PART = re.compile(r"[A-Za-z0-9_-]+")
 OWNER_MAX_BYTES = 48
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessId:
+class ProcessId(msgspec.Struct, frozen=True):
     """One process for good: its pid may be used again, pid and start time together are not.
 
     ``start_ticks`` is field 22 of ``/proc/<pid>/stat``: clock ticks after boot.
@@ -28,8 +27,7 @@ class ProcessId:
     start_ticks: int
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True):
     """Who holds a claim: job, fleet rank, slot, and a token that is never used twice."""
 
     job: str
@@ -59,8 +57,7 @@ class Owner:
         return cls(*parts)
 
 
-@dataclass(frozen=True, slots=True)
-class HostId:
+class HostId(msgspec.Struct, frozen=True):
     """One boot of one machine, and the pid namespace in which its pids mean something."""
 
     host: str
@@ -70,6 +67,8 @@ class HostId:
     @property
     def local_job(self) -> str:
         """The job name of work without Slurm: ``L`` and 12 hex digits of host and boot id."""
+        import hashlib  # loads OpenSSL, 5 ms; an enqueue makes no owner
+
         text = f"{self.host}\n{self.boot_id}".encode()
         return "L" + hashlib.sha256(text).hexdigest()[:12]
 

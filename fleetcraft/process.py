@@ -103,7 +103,7 @@ class TaskProcess:
     def start(
         self,
         argv: Sequence[str | bytes],
-        env: Mapping[str, str] | Mapping[bytes, bytes],
+        env: Mapping[bytes, bytes],
         *,
         log_fd: int,
         gate_fd: int | None,

@@ -49,7 +49,8 @@ def _duration_or_none(text: str) -> int | None:
     if clock is None:
         return None
     days, first, second, third = (int(part) if part else None for part in clock.groups())
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     if days is not None:
         return days * 86400 + first * 3600 + second * 60 + (third or 0)
     if third is None:
@@ -65,7 +66,7 @@ def format_clock(seconds: int) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """Writes a duration for a table cell: ``0.42 s``, ``12.3 s``, ``4 min 05 s``, ``3 h 07 min``."""
+    """Writes a duration for a table cell: ``0.42 s``, ``4 min 05 s``, ``3 h 07 min``."""
     if seconds is None:
         return ""
     if seconds < 10:

@@ -114,7 +114,8 @@ cli = _Fleet(
             help="Print the version.",
         ),
     ],
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    add_help_option=False,
+    context_settings={"max_content_width": 100},
 )
 
 

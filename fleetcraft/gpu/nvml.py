@@ -61,8 +61,7 @@ def _uuids() -> list[str]:
         ) from error
     try:
         handles = [
-            pynvml.nvmlDeviceGetHandleByIndex(index)
-            for index in range(pynvml.nvmlDeviceGetCount())
+            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
         ]
         return [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
     except pynvml.NVMLError as error:

@@ -43,6 +43,7 @@ class CancelResult:
 class Canceller:
     """Cancels tasks under one lease, which is withdrawn at the end.
 
+    Unless a claim of its may still exist: without a lease nobody could say that its owner is gone.
     Use as a context manager; cancelling many tasks costs one lease.
     """
 
@@ -50,12 +51,13 @@ class Canceller:
         self._tree = tree
         self._lease: leases.Lease | None = None
         self._counter = 0
+        self._open_claims = 0
 
     def __enter__(self) -> Canceller:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._lease is not None:
+        if self._lease is not None and not self._open_claims:
             leases.withdraw(self._tree, self._lease)
 
     def cancel(self, name: str) -> CancelResult:
@@ -84,8 +86,11 @@ class Canceller:
         )
 
     def _end(self, name: str, location: Location) -> bool:
-        held = claim(self._tree, name, location.path, self._owner())
+        owner = self._owner()
+        self._open_claims += 1  # until its end is certain, whatever is raised
+        held = claim(self._tree, name, location.path, owner)
         if held is None:
+            self._open_claims -= 1
             return False
         line = HistoryLine(
             claim=held.owner.token,
@@ -97,6 +102,8 @@ class Canceller:
             reason="cancelled before it ran",
         )
         closed = close_own(self._tree, held, line)
+        if closed is None or closed.mine:
+            self._open_claims -= 1
         return closed is not None and closed.mine
 
     def _owner(self) -> Owner:

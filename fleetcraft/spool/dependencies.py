@@ -35,7 +35,7 @@ class _Watched(msgspec.Struct):
 
 
 class Promoter:
-    """Moves ready tasks from ``waiting`` to their lanes, looking again only where something changed.
+    """Moves ready tasks from ``waiting`` to their lanes, judging again only what changed.
 
     Each waiting task is remembered with the one dependency that blocks it, and is judged again
     when that one is done. Cost of `finished`: a dictionary look-up unless somebody waited for the

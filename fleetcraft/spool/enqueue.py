@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from fleetcraft.errors import DataError, NameTakenError, SpoolError, UsageError
 from fleetcraft.identity import new_record_id
@@ -35,18 +36,16 @@ class Published(StrEnum):
     ALREADY_THERE = "already_there"
 
 
-@dataclass(kw_only=True)
-class BatchReport:
+class BatchReport(msgspec.Struct, kw_only=True):
     """What a batch enqueue did."""
 
     enqueued: int = 0
     completed: int = 0
     already_there: int = 0
-    taken: list[str] = field(default_factory=list)
+    taken: list[str] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
+class _Draft(msgspec.Struct, frozen=True):
     spec: TaskSpec
     record: Record
     data: bytes
@@ -108,16 +107,20 @@ def enqueue_batch(
     _refuse_duplicates(specs)
     refuse_unfinished_commands(check_spec(spec) for spec in specs)
     report = BatchReport()
-    drafts = _without_present(tree, specs, report, if_absent=if_absent)
+    drafts, begun = _sorted_out(tree, specs, report, if_absent=if_absent)
     try:
         for count, draft in enumerate(drafts, 1):
             tree.fs.create(draft.temporary, draft.data, mode=_RECORD_MODE)
             if count % 1000 == 0:
                 progress(count)
-        named = [draft for draft in drafts if _name_or_note(tree, draft, report, if_absent)]
+        named: list[_Draft] = []
+        for draft in drafts:
+            (named if _take_name(tree, draft) else begun).append(draft)
         tree.fs.sync_mount(tree.paths.root)
         for draft in named:
             tree.move(draft.temporary, tree.home(draft.record))
+        for draft in begun:
+            _settle_or_note(tree, draft, report, if_absent=if_absent)
     except OSError as error:
         raise _not_enqueued(f"{len(drafts)} tasks", error) from error
     report.enqueued = len(named)
@@ -239,34 +242,45 @@ def _settle_collision(tree: SpoolTree, draft: _Draft, *, if_absent: bool) -> Pub
     raise NameTakenError(name, location.state.value if location else "", same=same)
 
 
-def _name_or_note(tree: SpoolTree, draft: _Draft, report: BatchReport, if_absent: bool) -> bool:
-    if _take_name(tree, draft):
-        return True
+def _settle_or_note(
+    tree: SpoolTree, draft: _Draft, report: BatchReport, *, if_absent: bool
+) -> None:
     try:
-        outcome = _settle_collision(tree, draft, if_absent=if_absent)
+        _count(report, _settle_collision(tree, draft, if_absent=if_absent))
     except NameTakenError:
         report.taken.append(draft.spec.name)
-    else:
-        _count(report, outcome)
-    return False
 
 
-def _without_present(
+def _sorted_out(
     tree: SpoolTree, specs: Sequence[TaskSpec], report: BatchReport, *, if_absent: bool
-) -> list[_Draft]:
-    """Drafts of the tasks whose names are free, so that a plain collision publishes nothing."""
+) -> tuple[list[_Draft], list[_Draft]]:
+    """Drafts of the tasks whose names are free, and of those that an enqueue began and left.
+
+    A plain collision raises here, before anything is published. What was begun becomes visible
+    only after every name of this batch is taken: a glob must see the whole batch this time too.
+    """
     try:
         present = set(tree.fs.listdir(tree.paths.names))
+        free: list[_Draft] = []
+        begun: list[_Draft] = []
+        for spec in specs:
+            draft = _draft(tree, spec)
+            if spec.name not in present:
+                free.append(draft)
+            elif _was_cut_short(tree, draft):
+                begun.append(draft)
+            else:
+                _count(report, _settle_collision(tree, draft, if_absent=if_absent))
     except OSError as error:
         raise unreadable(tree.paths.names, error) from error
-    drafts = []
-    for spec in specs:
-        draft = _draft(tree, spec)
-        if spec.name not in present:
-            drafts.append(draft)
-            continue
-        _count(report, _settle_collision(tree, draft, if_absent=if_absent))
-    return drafts
+    return free, begun
+
+
+def _was_cut_short(tree: SpoolTree, draft: _Draft) -> bool:
+    name = draft.spec.name
+    return _identity_of_holder(tree, name) == draft.record.identity and tree.fs.exists(
+        tree.paths.temporary(holder_id(tree, name))
+    )
 
 
 def _count(report: BatchReport, outcome: Published) -> None:
@@ -305,4 +319,3 @@ def _not_enqueued(what: str, error: OSError) -> SpoolError:
         hint="free space or quota, then enqueue the same again: it completes what was begun",
         what=what,
     )
-

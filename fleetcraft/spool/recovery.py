@@ -139,7 +139,7 @@ def recover(
         but_launches: Launches whose claims are passed over: the caller's own.
         dry_run: Only say what would be done.
     """
-    report = RecoveryReport()
+    work = _Pass(tree, stop_survivors, dry_run=dry_run)
     seen: dict[str, Lease | None] = {}
     for name, owner in sorted(tree.claims(), key=lambda claim: claim[0]):
         if owner.launch in but_launches:
@@ -148,83 +148,90 @@ def recover(
             seen[owner.lease_name] = leases.read(tree, owner.lease_name)
         lease = seen[owner.lease_name]
         try:
-            _recover_one(tree, name, owner, lease, ask(owner, lease), report, stop_survivors, dry_run)
+            work.judge(name, owner, lease, ask(owner, lease))
         except (OSError, FleetError) as error:
-            _leave(report, name, owner, describe_problem(error))
-    return report
+            work.leave(name, owner, describe_problem(error))
+    return work.report
 
 
-def _recover_one(
-    tree: SpoolTree,
-    name: str,
-    owner: Owner,
-    lease: Lease | None,
-    verdict: Verdict,
-    report: RecoveryReport,
-    stop_survivors: StopSurvivors | None,
-    dry_run: bool,
-) -> None:
-    if verdict.liveness is Liveness.ALIVE:
-        report.alive += 1
-        return
-    if verdict.liveness is Liveness.UNKNOWN:
-        report.unanswered += verdict.unanswered
-        _leave(report, name, owner, verdict.reason)
-        return
-    if dry_run:
-        report.items.append(_item(name, owner, "would recover", verdict.reason))
-        return
-    looked = "its host could not be looked at"
-    if verdict.on_this_host and stop_survivors is not None and lease is not None:
-        left = stop_survivors(name, owner, lease)
-        if left:
-            _leave(report, name, owner, f"its process is gone, but {left}")
+class _Pass:
+    """One pass and its report."""
+
+    def __init__(
+        self, tree: SpoolTree, stop_survivors: StopSurvivors | None, *, dry_run: bool
+    ) -> None:
+        self.report = RecoveryReport()
+        self._tree = tree
+        self._stop_survivors = stop_survivors
+        self._dry_run = dry_run
+
+    def judge(self, name: str, owner: Owner, lease: Lease | None, verdict: Verdict) -> None:
+        if verdict.liveness is Liveness.ALIVE:
+            self.report.alive += 1
+        elif verdict.liveness is Liveness.UNKNOWN:
+            self.report.unanswered += verdict.unanswered
+            self.leave(name, owner, verdict.reason)
+        elif self._dry_run:
+            self._add(name, owner, "would recover", verdict.reason)
+        else:
+            self._recover(name, owner, lease, verdict)
+
+    def _recover(self, name: str, owner: Owner, lease: Lease | None, verdict: Verdict) -> None:
+        looked = "its host could not be looked at"
+        if verdict.on_this_host and self._stop_survivors is not None and lease is not None:
+            left = self._stop_survivors(name, owner, lease)
+            if left:
+                self.leave(name, owner, f"its process is gone, but {left}")
+                return
+            looked = "no process of the attempt is left on its host"
+        reason = f"{verdict.reason}; {looked}"
+        closed = close_for(
+            self._tree,
+            name,
+            owner,
+            lambda record: _lost(self._tree, record, owner, reason, lease),
+        )
+        if closed is None:
             return
-        looked = "no process of the attempt is left on its host"
-    reason = f"{verdict.reason}; {looked}"
-    closed = close_for(tree, name, owner, lambda record: _lost(tree, record, owner, reason, lease))
-    if closed is not None:
-        _note(report, name, owner, closed, reason)
+        if closed.mine:
+            self.report.recovered += 1
+            self._add(name, owner, "recovered", reason, closed)
+        elif closed.moved:
+            self.report.rolled_forward += 1
+            reason = f"already closed as {closed.line.outcome}"
+            self._add(name, owner, "rolled forward", reason, closed)
+
+    def leave(self, name: str, owner: Owner, reason: str) -> None:
+        self.report.unknown += 1
+        self._add(name, owner, "unknown", reason)
+
+    def _add(
+        self, name: str, owner: Owner, action: str, reason: str, closed: Closed | None = None
+    ) -> None:
+        item = RecoveryItem(task=name, owner=str(owner), action=action, reason=reason)
+        if closed is not None:
+            item.to = closed.line.to
+            item.claim = closed.line.claim
+        self.report.items.append(item)
 
 
 def _lost(
     tree: SpoolTree, record: Record, owner: Owner, reason: str, lease: Lease | None
 ) -> HistoryLine:
-    attempt = record.next_attempt
-    log = tree.paths.log(record.spec.name, attempt)
+    # The log comes first: without it no attempt began, and a number would be one too many. That
+    # claim may even have been put back meanwhile, and its next one has taken the number.
+    log = tree.paths.log(record.spec.name, record.next_attempt)
+    began = tree.fs.exists(log)
     return HistoryLine(
         claim=owner.token,
         owner=str(owner),
-        attempt=attempt,
+        attempt=record.next_attempt if began else 0,
         outcome=Outcome.LOST,
         to=destination(record, Outcome.LOST),
         host=lease.host if lease else "",
         job=owner.job,
-        log=log.removeprefix(tree.paths.root + "/") if tree.fs.exists(log) else "",
+        log=log.removeprefix(tree.paths.root + "/") if began else "",
         ended_at=timestamp(),
         reason=reason,
         closed_by=f"recovery on {this_host().host}",
     )
-
-
-def _note(report: RecoveryReport, name: str, owner: Owner, closed: Closed, reason: str) -> None:
-    if closed.mine:
-        report.recovered += 1
-        item = _item(name, owner, "recovered", reason)
-    elif closed.moved:
-        report.rolled_forward += 1
-        item = _item(name, owner, "rolled forward", f"already closed as {closed.line.outcome}")
-    else:
-        return
-    item.to = closed.line.to
-    item.claim = closed.line.claim
-    report.items.append(item)
-
-
-def _leave(report: RecoveryReport, name: str, owner: Owner, reason: str) -> None:
-    report.unknown += 1
-    report.items.append(_item(name, owner, "unknown", reason))
-
-
-def _item(name: str, owner: Owner, action: str, reason: str) -> RecoveryItem:
-    return RecoveryItem(task=name, owner=str(owner), action=action, reason=reason)

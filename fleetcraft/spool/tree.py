@@ -10,9 +10,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from fleetcraft.errors import DataError, IntegrityError, NoSuchTaskError, SpoolError, UnsafeSpoolError
+import msgspec
+
+from fleetcraft.errors import (
+    DataError,
+    IntegrityError,
+    NoSuchTaskError,
+    SpoolError,
+    UnsafeSpoolError,
+)
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import Owner
 from fleetcraft.layout import LANES, Lane, SpoolPaths, State, parse_claim, task_of
@@ -22,8 +29,7 @@ from fleetcraft.spool.record import Record, parse
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
+class Location(msgspec.Struct, frozen=True, kw_only=True):
     """Where a task was seen: its state, the record's path, and the lane or owner it has there."""
 
     state: State
@@ -104,12 +110,14 @@ class SpoolTree:
         return parse(self.read_bytes(path))
 
     def records(self, folder: str) -> list[str]:
-        """Task names of the ``NAME.sh`` files in a folder, unsorted; other files are passed over."""
+        """Task names of the ``NAME.sh`` files in a folder, unsorted; others are passed over."""
         return [name for file in self.fs.listdir(folder) if (name := task_of(file)) is not None]
 
     def claims(self) -> list[tuple[str, Owner]]:
         """Every claim in ``running/``, unsorted."""
-        return [claim for file in self.fs.listdir(self.paths.running) if (claim := parse_claim(file))]
+        return [
+            claim for file in self.fs.listdir(self.paths.running) if (claim := parse_claim(file))
+        ]
 
     # -- finding
 

@@ -168,9 +168,7 @@ def _newest_first(tree: SpoolTree, names: list[str]) -> list[str]:
 def _present_workers(tree: SpoolTree) -> list[tuple[Lease, bool | None]]:
     here = this_host()
     present = [lease for lease in leases.read_all(tree) if lease.left_at is None]
-    return [
-        (lease, leases.lives_here(lease, here)) for lease in present if lease.role == "worker"
-    ]
+    return [(lease, leases.lives_here(lease, here)) for lease in present if lease.role == "worker"]
 
 
 def show(tree: SpoolTree, name: str) -> TaskView:
@@ -244,7 +242,11 @@ def _running_attempt(tree: SpoolTree, record: Record, owner: Owner) -> AttemptVi
     lease = leases.read(tree, owner.lease_name)
     events, _ = leases.read_journal(tree, owner.lease_name)
     started: dict[str, Any] = next(
-        (e for e in reversed(events) if e.get("event") == "start" and e.get("claim") == owner.token),
+        (
+            e
+            for e in reversed(events)
+            if e.get("event") == "start" and e.get("claim") == owner.token
+        ),
         {},
     )
     attempt = int(started.get("attempt", record.next_attempt))

@@ -18,7 +18,7 @@ from fleetcraft.process import Ended
 from fleetcraft.spool.claims import Claim, Closed, close_for, close_own, put_back
 from fleetcraft.spool.record import HistoryLine, Outcome, destination
 from fleetcraft.spool.tree import SpoolTree
-from fleetcraft.worker.environment import read_env_file
+from fleetcraft.worker.environment import as_bytes, read_env_file
 from fleetcraft.worker.outcome import StopReason, Verdict, judge, seconds_since
 from fleetcraft.worker.slots import Slot, bash_argv
 
@@ -83,8 +83,9 @@ def begin(
     tree: SpoolTree,
     slot: Slot,
     held: Claim,
+    *,
     place: Place,
-    env: Mapping[str, str],
+    env: Mapping[bytes, bytes],
     oom_kills: int | None,
 ) -> Attempt | Closed | None:
     """Starts the task in the slot.
@@ -106,11 +107,11 @@ def begin(
             return None
         task_env = dict(env)
         if spec.env_file:
-            task_env.update(read_env_file(spec))
+            task_env.update(as_bytes(read_env_file(spec)))
         task_env.update(slot.environment)
-        task_env["FLEET_TASK"] = held.name
-        task_env["FLEET_ATTEMPT"] = str(number)
-        task_env["FLEET_OWNER"] = str(held.owner)
+        task_env[b"FLEET_TASK"] = held.name.encode()
+        task_env[b"FLEET_ATTEMPT"] = str(number).encode()
+        task_env[b"FLEET_OWNER"] = str(held.owner).encode()
         pid = slot.runner.start(
             bash_argv(place.bash, held.path, login=spec.login),
             task_env,

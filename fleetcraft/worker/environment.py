@@ -20,6 +20,11 @@ _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 _NOT_INHERITED = ("FLEET_LAUNCH_TOKEN",)
 
 
+def as_bytes(env: Mapping[str, str]) -> dict[bytes, bytes]:
+    """An environment as the system takes it; done once, not once a task."""
+    return {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
+
+
 def base_environment(root: str, spool_dir: str) -> dict[str, str]:
     """What every task of a worker gets: the worker's own environment and the spool's place."""
     env = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
@@ -54,7 +59,9 @@ def read_env_file(spec: TaskSpec) -> Mapping[str, str]:
         raise DataError(f"cannot read the env-file {path}: {error}") from error
     if facts.st_uid not in (os.geteuid(), 0) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise DataError(f"refusing the env-file {path}: another user owns or can write it")
-    return dict(_assignment(path, number, line) for number, line in enumerate(lines, 1) if _is_set(line))
+    return dict(
+        _assignment(path, number, line) for number, line in enumerate(lines, 1) if _is_set(line)
+    )
 
 
 def _is_set(line: str) -> bool:

@@ -8,6 +8,7 @@ also when its worker was killed. Invariant: nothing here blocks.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -79,10 +80,8 @@ class Gate:
 def _private_folder() -> str:
     base = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"
     folder = f"{base}/fleetcraft-{os.geteuid()}"
-    try:
+    with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    except FileExistsError:
-        pass
     facts = os.lstat(folder)
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
         raise UnsafeSpoolError(folder, "it is not a private folder of this user")

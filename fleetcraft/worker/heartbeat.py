@@ -7,7 +7,6 @@ Invariant: it changes nothing but the lease; what it sees it leaves for the main
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import threading
 from collections.abc import Callable
@@ -101,25 +100,3 @@ class Heartbeat:
             elif cancel:
                 self.cancelled.add(task)
         return gone or cancel
-
-
-class Wakeup:
-    """A pipe that ends the main loop's wait: from signals, and from the heartbeat's thread."""
-
-    def __init__(self) -> None:
-        self.read_fd, self.write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def wake(self) -> None:
-        """Ends the wait."""
-        with contextlib.suppress(BlockingIOError):
-            os.write(self.write_fd, b"!")
-
-    def clear(self) -> None:
-        """Empties the pipe."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.read_fd, 4096)
-
-    def close(self) -> None:
-        """Closes the pipe."""
-        os.close(self.read_fd)
-        os.close(self.write_fd)

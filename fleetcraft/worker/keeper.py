@@ -75,7 +75,10 @@ class Keeper:
         try:
             pid = self._task.start(
                 [word.encode("latin-1") for word in message["argv"]],
-                {key.encode("latin-1"): value.encode("latin-1") for key, value in message["env"].items()},
+                {
+                    key.encode("latin-1"): value.encode("latin-1")
+                    for key, value in message["env"].items()
+                },
                 log_fd=log_fd,
                 gate_fd=gate[0] if gate else None,
                 grace_s=self._grace_s,

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -24,10 +23,10 @@ from fleetcraft.spool.control import read_markers, refuse_markers
 from fleetcraft.spool.recovery import ask_this_machine, recover
 from fleetcraft.spool.tree import SpoolTree, describe_problem
 from fleetcraft.spool.views import counts
+from fleetcraft.worker.diary import OnEvent
 from fleetcraft.worker.settings import LocalRunReport, WorkerExit, WorkerSettings
 from fleetcraft.worker.survivors import stop_survivors
 
-OnEvent = Callable[[Mapping[str, object]], None]
 _HEARTBEAT_LIMIT_S = 5.0
 _RESTARTS = 5
 _POLL_S = 1.0
@@ -258,12 +257,12 @@ class _LocalFleet:
         report.wall_s = round(time.monotonic() - started, 3)
         now = counts(self._tree)
         report.left = {state: now[state] for state in ("waiting", "pending", "running")}
-        report.stopped += [f"{name} marker, {said}" for name, said in read_markers(self._tree).items()]
+        report.stopped += [
+            f"{name} marker, {said}" for name, said in read_markers(self._tree).items()
+        ]
         if self._signal:
             report.exit_code = 128 + self._signal
-        elif report.failed:
-            report.exit_code = 1
-        elif report.stopped:
+        elif report.failed or report.stopped:
             report.exit_code = 1
         return report
 

@@ -12,19 +12,13 @@ import random
 import select
 import signal
 import time
-from collections.abc import Callable, Mapping
 
-from fleetcraft.clock import timestamp
 from fleetcraft.diagnosis import OomCounter
-from fleetcraft.errors import FleetError, IntegrityError
+from fleetcraft.errors import IntegrityError
 from fleetcraft.process import Ended, find_bash
 from fleetcraft.spool import leases
 from fleetcraft.spool.claims import Claim, Closed, SpoolWriteError
-from fleetcraft.spool.control import read_markers
-from fleetcraft.spool.dependencies import Promoter
 from fleetcraft.spool.queue import Queue
-from fleetcraft.spool.record import HistoryLine
-from fleetcraft.spool.recovery import ask_this_machine, recover
 from fleetcraft.spool.tree import SpoolTree, describe_problem
 from fleetcraft.worker.attempt import (
     Attempt,
@@ -34,23 +28,21 @@ from fleetcraft.worker.attempt import (
     finish,
     settle_without_running,
 )
+from fleetcraft.worker.chores import Chores
 from fleetcraft.worker.claiming import Claimer, Nothing
+from fleetcraft.worker.diary import Diary, OnEvent
 from fleetcraft.worker.eligibility import Eligibility
-from fleetcraft.worker.environment import base_environment, stream_id
-from fleetcraft.worker.heartbeat import Heartbeat, Wakeup
+from fleetcraft.worker.environment import as_bytes, base_environment, stream_id
+from fleetcraft.worker.heartbeat import Heartbeat
 from fleetcraft.worker.limits import NodeFitness, Walltime
 from fleetcraft.worker.outcome import StopReason
 from fleetcraft.worker.settings import WorkerExit, WorkerReport, WorkerSettings
 from fleetcraft.worker.slots import Slot, close_slots, count_slots, make_slots
-from fleetcraft.worker.survivors import stop_survivors
+from fleetcraft.worker.wakeup import CaughtSignals, Wakeup
 
-OnEvent = Callable[[Mapping[str, object]], None]
-_RECOVER_EVERY_S = 60.0
 _GATE_POLL_S = 0.05
 _IDLE_FIRST_S = 0.05
 _IDLE_LIMIT_S = 5.0
-_PROMOTE_EVERY_S = 2.0
-_DUTY = 50
 _WRITE_TROUBLE_LIMIT = 3
 
 
@@ -78,7 +70,6 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings, on_event: OnEvent) -> None:
         self._settings = settings
-        self._on_event = on_event
         self.tree = SpoolTree(settings.spool_dir).check_safe()
         gpus = count_slots(settings.slots)
         self.lease = leases.new_lease(
@@ -98,44 +89,45 @@ class Worker:
         self._wakeup = Wakeup()
         streams = [stream_id(self.lease.name, str(index)) for index in range(len(gpus))]
         self._slots = make_slots(gpus, root=settings.root, host=self.lease.host, streams=streams)
-        self._env = base_environment(settings.root, self.tree.paths.root)
+        env = base_environment(settings.root, self.tree.paths.root)
+        self._env = as_bytes(env)
         self._heartbeat = Heartbeat(self.tree, self.lease, self._wakeup.wake)
-        self._journal = leases.Journal(self.tree, self.lease.name)
-        self._promoter = Promoter(self.tree)
-        self._walltime = Walltime(settings.walltime_s, settings.drain_margin_s)
+        self._diary = Diary(self.tree, self.lease.name, on_event)
+        walltime = Walltime(settings.walltime_s, settings.drain_margin_s)
+        self._chores = Chores(
+            self.tree,
+            self.lease.launch,
+            # Every few seconds at most, whatever the heartbeat: the mount has to answer.
+            max(0.5, min(5.0, settings.heartbeat_s / 6)),
+            walltime,
+            self._diary.note,
+        )
         self._claimer = Claimer(
             self.tree,
             self.lease,
             Queue(self.tree, settings.rank, max(1, settings.ranks)),
-            Eligibility(
-                self.tree, self.lease, self._walltime, in_pack="FLEET_OUTER_OWNER" in self._env
-            ),
-            self._note,
+            Eligibility(self.tree, self.lease, walltime, in_pack="FLEET_OUTER_OWNER" in env),
+            self._diary.note,
         )
         self._fitness = NodeFitness(settings.node_failures, settings.node_failure_s)
         self._oom = OomCounter()
         self._report = WorkerReport()
         self._leaving = ""
-        self._signal = 0
+        self._signals: CaughtSignals | None = None
         self._write_trouble = 0
         self._stuck = 0
         self._seen_empty = False
-        now = time.monotonic()
-        self._idle_since = now
-        self._next_poll = 0.0
+        self._idle_since = time.monotonic()
         self._idle_pause_s = _IDLE_FIRST_S
-        self._next_markers = 0.0
-        self._next_recover = now + _RECOVER_EVERY_S * random.uniform(0.5, 1.0)
-        self._next_promote = 0.0
-        self._old_handlers: dict[int, object] = {}
+        self._next_poll = 0.0
 
     # -- the loop
 
     def run(self) -> WorkerReport:
         """Claims and runs tasks until there is a reason to leave."""
-        self._catch_signals()
+        self._signals = CaughtSignals(self._wakeup)
         self._heartbeat.start()
-        self._journal.write({"event": "arrive", "at": timestamp(), "slots": len(self._slots)})
+        self._diary.arrive(len(self._slots))
         while True:
             busy = self._collect()
             self._look_around()
@@ -150,11 +142,11 @@ class Worker:
 
     def close(self) -> None:
         """Gives up slots, pipe and journal, and restores the signal handlers."""
-        signal.set_wakeup_fd(-1)
-        for number, handler in self._old_handlers.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+        if self._signals is not None:
+            self._signals.restore()
         close_slots(self._slots)
-        self._journal.close()
+        self._oom.close()
+        self._diary.close()
         self._wakeup.close()
 
     def leave(self, reason: str, code: int = WorkerExit.LEFT) -> None:
@@ -163,7 +155,7 @@ class Worker:
             self._leaving = reason
             self._report.reason = reason
             self._report.exit_code = int(code)
-            self._note(f"leaving: {reason}")
+            self._diary.note(f"leaving: {reason}")
             for slot in self._slots:
                 if slot.attempt is None:
                     slot.gate.leave()
@@ -206,13 +198,13 @@ class Worker:
                 ended,
                 self._place,
                 oom_kills=self._oom.read() if ended.signal or ended.exit_code == 137 else None,
-                before_move=lambda line: self._write_end(name, line),
+                before_move=lambda line: self._diary.end(name, line),
             )
         except SpoolWriteError as error:
             self.leave(error.message, WorkerExit.SPOOL_UNWRITABLE)
             return
         except IntegrityError as error:
-            self._note(error.message)
+            self._diary.note(error.message)
             return
         except OSError as error:
             self.leave(
@@ -224,14 +216,16 @@ class Worker:
 
     def _after_close(self, name: str, closed: Closed | None, number: int) -> None:
         if closed is None or not closed.mine:
-            self._note(f"{name!r} was recovered from this worker; attempt {number} is not counted")
+            self._diary.note(
+                f"{name!r} was recovered from this worker; attempt {number} is not counted"
+            )
             return
         line = closed.line
         self._fitness.note(name, line.outcome, line.wall_s or 0.0)
         outcomes = self._report.outcomes
         outcomes[line.outcome.value] = outcomes.get(line.outcome.value, 0) + 1
         if line.to == "done":
-            self._promoter.finished(name)
+            self._chores.task_done(name)
         if self._fitness.unfit:
             self.leave(
                 f"the last {self._settings.node_failures} tasks on {self._place.host} each failed "
@@ -239,48 +233,24 @@ class Worker:
                 WorkerExit.NODE_UNFIT,
             )
 
-    def _write_end(self, name: str, line: HistoryLine) -> None:
-        event = {
-            "event": "end",
-            "at": line.ended_at,
-            "task": name,
-            "attempt": line.attempt,
-            "claim": line.claim,
-            "outcome": line.outcome.value,
-            "to": line.to,
-            "exit_code": line.exit_code,
-            "wall_s": line.wall_s,
-            "log": f"{self.tree.paths.root}/{line.log}" if line.log else "",
-            "reason": line.reason,
-        }
-        self._journal.write(event)
-        self._on_event(event)
-
     # -- looking around
 
     def _look_around(self) -> None:
-        now = time.monotonic()
-        if self._signal:
-            self._obey_signal()
+        self._obey_signal()
         self._obey_heartbeat()
-        for slot in self._slots:
-            attempt = slot.attempt
-            if attempt is not None and attempt.deadline is not None and now >= attempt.deadline:
-                limit = attempt.held.record.spec.timeout_s
-                self._stop(slot, StopReason.TIMEOUT, f"stopped after its timeout of {limit} s")
-        if now >= self._next_markers:
-            # Every few seconds at most, whatever the heartbeat: markers are looked up on the mount.
-            self._next_markers = now + max(0.5, min(5.0, self._settings.heartbeat_s / 6))
-            self._obey_markers()
-            self._obey_walltime()
-        if now >= self._next_recover and not self._leaving:
-            self._next_recover = now + _RECOVER_EVERY_S * random.uniform(0.8, 1.2)
-            self._recover()
-        if now >= self._next_promote and not self._leaving:
-            self._promote()
+        self._obey_timeouts()
+        order = self._chores.look_at_limits()
+        if order is not None and order.interrupt:
+            self.interrupt(order.reason, WorkerExit.LEFT)
+        elif order is not None:
+            self.leave(order.reason)
+        if not self._leaving and self._chores.tend_the_spool():
+            self._next_poll = 0.0
 
     def _obey_signal(self) -> None:
-        number, self._signal = self._signal, 0
+        number = self._signals.take() if self._signals else 0
+        if not number:
+            return
         name = signal.Signals(number).name
         if number == signal.SIGUSR1:
             self.leave(f"{name}: the allocation ends soon")
@@ -299,21 +269,13 @@ class Worker:
             elif name in beat.cancelled:
                 self._stop(slot, StopReason.CANCELLED, "cancelled while it ran")
 
-    def _obey_markers(self) -> None:
-        paths = self.tree.paths
-        try:
-            if self.tree.fs.exists(paths.stop_marker):
-                self.interrupt(f"STOP marker, {read_markers(self.tree).get('STOP', '')}", 0)
-            elif not self._leaving and self.tree.fs.exists(paths.drain_marker):
-                self.leave(f"DRAIN marker, {read_markers(self.tree).get('DRAIN', '')}")
-        except OSError as error:
-            self._note(f"markers cannot be seen: {describe_problem(error)}")
-
-    def _obey_walltime(self) -> None:
-        if self._walltime.must_interrupt():
-            self.interrupt("the walltime is nearly over", 0)
-        elif self._walltime.must_drain():
-            self.leave("the walltime left is below the drain margin")
+    def _obey_timeouts(self) -> None:
+        now = time.monotonic()
+        for slot in self._slots:
+            attempt = slot.attempt
+            if attempt is not None and attempt.deadline is not None and now >= attempt.deadline:
+                limit_s = attempt.held.record.spec.timeout_s
+                self._stop(slot, StopReason.TIMEOUT, f"stopped after its timeout of {limit_s} s")
 
     def _stop(self, slot: Slot, reason: StopReason, detail: str) -> None:
         attempt = slot.attempt
@@ -324,34 +286,6 @@ class Worker:
         ended = slot.runner.stop(self._settings.grace_s)
         if ended is not None:
             self._finish(slot, attempt, ended)
-
-    def _recover(self) -> None:
-        try:
-            report = recover(
-                self.tree,
-                ask_this_machine(),
-                stop_survivors=stop_survivors,
-                but_launches=(self.lease.launch,),
-            )
-        except OSError as error:
-            self._note(f"recovery pass failed: {describe_problem(error)}")
-            return
-        for item in report.items:
-            if item.action in ("recovered", "rolled forward"):
-                self._note(f"{item.action} {item.task!r} to {item.to}: {item.reason}")
-
-    def _promote(self) -> None:
-        started = time.monotonic()
-        try:
-            promoted = self._promoter.refresh()
-        except (OSError, FleetError) as error:
-            self._note(f"waiting tasks cannot be promoted: {describe_problem(error)}")
-            promoted = []
-        now = time.monotonic()
-        pause_s = max(_PROMOTE_EVERY_S, _DUTY * (now - started))
-        self._next_promote = now + pause_s * random.uniform(0.8, 1.2)
-        if promoted:
-            self._next_poll = 0.0
 
     # -- claims
 
@@ -366,7 +300,7 @@ class Worker:
             try:
                 taken = self._claimer.take(slot)
             except OSError as error:
-                self._note(f"the spool cannot be used now: {describe_problem(error)}")
+                self._diary.note(f"the spool cannot be used now: {describe_problem(error)}")
                 taken = Nothing.CLAIMABLE
             if taken is Nothing.CLAIMABLE:
                 self._pause_idle()
@@ -384,7 +318,7 @@ class Worker:
         try:
             closed = settle_without_running(self.tree, held, self._place)
             begun = closed or begin(
-                self.tree, slot, held, self._place, self._env, self._oom.read()
+                self.tree, slot, held, place=self._place, env=self._env, oom_kills=self._oom.read()
             )
         except LogUnwritable as error:
             self._write_trouble += 1
@@ -401,25 +335,12 @@ class Worker:
         if isinstance(begun, Attempt):
             slot.attempt = begun
             self._heartbeat.watch(held.name, held.path)
-            self._write_start(slot, begun)
+            self._diary.start(slot, begun)
             return
         slot.gate.leave()
         if begun is not None:
-            self._write_end(held.name, begun.line)
+            self._diary.end(held.name, begun.line)
             self._after_close(held.name, begun, begun.line.attempt)
-
-    def _write_start(self, slot: Slot, attempt: Attempt) -> None:
-        event = {
-            "event": "start",
-            "at": attempt.started_at,
-            "task": attempt.held.name,
-            "attempt": attempt.number,
-            "claim": attempt.held.owner.token,
-            "slot": slot.index,
-            "pid": attempt.pid,
-        }
-        self._journal.write(event)
-        self._on_event(event)
 
     # -- waiting and leaving
 
@@ -447,11 +368,9 @@ class Worker:
 
     def _wait(self) -> None:
         now = time.monotonic()
-        until = min(self._next_markers, self._next_recover, now + 60.0)
-        if not self._leaving:
-            until = min(until, self._next_promote)
-            if any(slot.attempt is None for slot in self._slots):
-                until = min(until, self._next_poll)
+        until = min(self._chores.due_at(leaving=bool(self._leaving)), self.before_wait())
+        if not self._leaving and any(slot.attempt is None for slot in self._slots):
+            until = min(until, self._next_poll)
         for slot in self._slots:
             if slot.attempt is not None and slot.attempt.deadline is not None:
                 until = min(until, slot.attempt.deadline)
@@ -461,6 +380,14 @@ class Worker:
         if self._wakeup.read_fd in ready:
             self._wakeup.clear()
         self.on_ready(ready)
+
+    def next_chance_s(self) -> float | None:
+        """Seconds until a task that was passed over for a while may be claimed; None: no such."""
+        return self._claimer.next_chance_s()
+
+    def before_wait(self) -> float:
+        """Called before each wait; returns the monotonic time by which the wait must end."""
+        return float("inf")
 
     def extra_fds(self) -> list[int]:
         """Descriptors that end the wait too; see `on_ready`."""
@@ -472,18 +399,4 @@ class Worker:
     def _leave(self) -> None:
         holds = self._report.exit_code == WorkerExit.SPOOL_UNWRITABLE or self._stuck > 0
         self._heartbeat.leave(self._leaving, holds_claims=holds)
-        self._journal.write({"event": "leave", "at": timestamp(), "reason": self._leaving})
-
-    def _note(self, text: str) -> None:
-        self._journal.write({"event": "note", "at": timestamp(), "text": text})
-        self._on_event({"event": "note", "text": text})
-
-    def _catch_signals(self) -> None:
-        signal.set_wakeup_fd(self._wakeup.write_fd, warn_on_full_buffer=False)
-        wanted = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-        for number in wanted:
-            self._old_handlers[number] = signal.signal(number, self._on_signal)
-        self._old_handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
-
-    def _on_signal(self, number: int, _frame: object) -> None:
-        self._signal = number
+        self._diary.leave(self._leaving)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 
 import msgspec
@@ -17,15 +18,30 @@ import msgspec
 from fleetcraft.errors import FleetError
 from fleetcraft.process import die_with_parent
 from fleetcraft.worker.loop import Worker
-from fleetcraft.worker.settings import WorkerSettings
+from fleetcraft.worker.settings import WorkerExit, WorkerSettings
+
+_TELL_EVERY_S = 0.05
 
 
 class Member(Worker):
-    """Reports that it is idle instead of deciding by itself when to leave."""
+    """Reports that it is idle instead of deciding by itself when to leave.
+
+    Args:
+        settings: How it behaves.
+        teller: Tells the parent.
+    """
+
+    def __init__(self, settings: WorkerSettings, teller: Teller) -> None:
+        super().__init__(settings, teller.tell)
+        self._teller = teller
 
     def on_idle(self) -> None:
         """Tells the parent that a whole walk found nothing, and when that may change."""
-        self.tell({"event": "idle", "next_chance_s": self._claimer.next_chance_s()})
+        self._teller.tell({"event": "idle", "next_chance_s": self.next_chance_s()})
+
+    def before_wait(self) -> float:
+        """Passes on what is due; says when the rest will be."""
+        return self._teller.flush_if_due()
 
     def extra_fds(self) -> list[int]:
         """The parent's word."""
@@ -37,35 +53,67 @@ class Member(Worker):
             os.read(0, 4096)
             self.leave("nothing is left to claim")
 
+
+class Teller:
+    """Events for the parent, gathered for at most 50 ms.
+
+    At a thousand tasks a second a write and a wake-up for each would cost as much as the task.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
+        self._due = 0.0
+        self._idle = True
+
     def tell(self, event: Mapping[str, object]) -> None:
-        """Writes one event for the parent."""
-        tell_parent(event)
+        """Gathers one event; what changes whether this worker is idle goes out at once."""
+        idle = event["event"] == "idle"
+        self._lines.append(msgspec.json.encode(event))
+        now = time.monotonic()
+        if idle or self._idle or now >= self._due:
+            self.flush()
+        self._idle = idle
 
+    def flush_if_due(self) -> float:
+        """Passes on what has waited long enough; returns the monotonic time the rest is due."""
+        if not self._lines:
+            return float("inf")
+        if time.monotonic() >= self._due:
+            self.flush()
+            return float("inf")
+        return self._due
 
-def tell_parent(event: Mapping[str, object]) -> None:
-    """Writes one JSON line to stdout in one call."""
-    try:
-        os.write(1, msgspec.json.encode(event) + b"\n")
-    except BrokenPipeError:
-        return  # the parent is gone; its death signal follows
+    def flush(self) -> None:
+        """Passes on everything."""
+        data = b"".join(line + b"\n" for line in self._lines)
+        self._lines.clear()
+        self._due = time.monotonic() + _TELL_EVERY_S
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        except BrokenPipeError:
+            return  # the parent is gone; its death signal follows
 
 
 def main() -> None:
     """Runs one member until it leaves."""
     settings = msgspec.json.decode(sys.argv[1], type=WorkerSettings)
     if not die_with_parent(int(sys.argv[2]), signal.SIGTERM):
-        raise SystemExit(143)
+        raise SystemExit(WorkerExit.TERMINATED)
+    teller = Teller()
     try:
-        member = Member(settings, tell_parent)
-        tell_parent({"event": "arrive", "launch": member.lease.name})
+        member = Member(settings, teller)
+        teller.tell({"event": "arrive", "launch": member.lease.name})
         try:
             report = member.run()
         finally:
             member.close()
     except FleetError as error:
-        tell_parent({"event": "refused", "text": error.message, "hint": error.hint})
+        teller.tell({"event": "refused", "text": error.message, "hint": error.hint})
+        teller.flush()
         raise SystemExit(error.exit_code) from None
-    tell_parent({"event": "leave", "reason": report.reason, "exit_code": report.exit_code})
+    teller.tell({"event": "leave", "reason": report.reason, "exit_code": report.exit_code})
+    teller.flush()
     raise SystemExit(report.exit_code)
 
 

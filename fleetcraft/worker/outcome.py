@@ -16,7 +16,7 @@ import msgspec
 
 from fleetcraft.diagnosis import device_ran_out
 from fleetcraft.process import Ended
-from fleetcraft.spool.record import OutputFact, Outcome
+from fleetcraft.spool.record import Outcome, OutputFact
 
 TRY_AGAIN_EXIT = 75
 _HASH_LIMIT_BYTES = 1 << 30

@@ -17,6 +17,7 @@ import msgspec
 
 from fleetcraft.errors import DeviceError, UsageError
 from fleetcraft.process import Ended, TaskProcess, become_subreaper
+from fleetcraft.worker.environment import as_bytes
 from fleetcraft.worker.gate import Gate
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Runner(Protocol):
     def start(
         self,
         argv: Sequence[str],
-        env: Mapping[str, str],
+        env: Mapping[bytes, bytes],
         *,
         log_fd: int,
         gate_fd: int | None,
@@ -93,7 +94,7 @@ class KeeperRunner:
     def start(
         self,
         argv: Sequence[str],
-        env: Mapping[str, str],
+        env: Mapping[bytes, bytes],
         *,
         log_fd: int,
         gate_fd: int | None,
@@ -104,8 +105,9 @@ class KeeperRunner:
 
         message = {
             "do": "start",
-            "argv": [_as_latin(word) for word in argv],
-            "env": {_as_latin(key): _as_latin(value) for key, value in env.items()},
+            "argv": [os.fsencode(word).decode("latin-1") for word in argv],
+            # Names and values are bytes to the system; JSON carries each as one character.
+            "env": {k.decode("latin-1"): v.decode("latin-1") for k, v in env.items()},
             "grace_s": grace_s,
         }
         fds = [log_fd] if gate_fd is None else [log_fd, gate_fd]
@@ -153,11 +155,6 @@ class KeeperRunner:
         return msgspec.json.decode(line, type=dict[str, Any])
 
 
-def _as_latin(text: str) -> str:
-    # Names and values are bytes to the system; JSON carries each byte as one character.
-    return os.fsencode(text).decode("latin-1")
-
-
 def _ended(message: dict[str, Any]) -> Ended:
     return msgspec.convert(message["ended"], Ended)
 
@@ -179,7 +176,7 @@ class Slot:
     gpu: str
     runner: Runner
     gate: Gate
-    environment: dict[str, str]
+    environment: dict[bytes, bytes]
     attempt: Attempt | None = None
 
 
@@ -225,7 +222,13 @@ def make_slots(gpus: list[str], *, root: str, host: str, streams: Sequence[str])
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         runner: Runner = OwnRunner() if len(gpus) == 1 else KeeperRunner()
         slots.append(
-            Slot(index=index, gpu=gpu, runner=runner, gate=Gate(root), environment=environment)
+            Slot(
+                index=index,
+                gpu=gpu,
+                runner=runner,
+                gate=Gate(root),
+                environment=as_bytes(environment),
+            )
         )
     return slots
 

@@ -12,6 +12,7 @@ from unittest import mock
 
 from fleetcraft.identity import HostId, ProcessId
 from fleetcraft.spool import claims, control, enqueue, leases, recovery
+from fleetcraft.worker import attempt
 
 HOST = HostId(host="c1", boot_id="boot", pid_namespace="pid:[1]")
 
@@ -43,12 +44,13 @@ def deterministic() -> Iterator[None]:
         (leases, "new_launch_token", _draw),
         (leases, "this_host", lambda: HOST),
         (leases, "process_id", lambda pid: ProcessId(1, 1)),
-        (leases.os, "getpid", lambda: 1),
         (control, "this_host", lambda: HOST),
         (recovery, "this_host", lambda: HOST),
-        (claims.time, "sleep", lambda seconds: None),
+        (attempt, "seconds_since", lambda started: 0.0),
+        (claims, "_APPEND_PAUSE_S", 0),
     ]
-    replaced += [(module, "timestamp", lambda: "now") for module in (leases, control, recovery)]
+    clocked = (leases, control, recovery, attempt)
+    replaced += [(module, "timestamp", lambda: "now") for module in clocked]
     with contextlib.ExitStack() as stack:
         for module, name, value in replaced:
             stack.enter_context(mock.patch.object(module, name, value))

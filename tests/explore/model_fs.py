@@ -301,6 +301,7 @@ class ModelFS(FileSystem):
         super().__init__()
         self._step = step
         self._flags = rename_flags
+        self.newest_log = ""
 
     def ask(self, operation: str, *arguments: Any) -> Any:
         kind, value = self._step((operation, arguments))
@@ -330,7 +331,9 @@ class ModelFS(FileSystem):
         self.ask("create", path, data)
 
     def create_log(self, path: str) -> int:
-        return int(self.ask("create_log", path))
+        fd = int(self.ask("create_log", path))
+        self.newest_log = path
+        return fd
 
     def link(self, source: str, destination: str) -> None:
         self.ask("link", source, destination)

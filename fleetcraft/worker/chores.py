@@ -1,0 +1,137 @@
+"""What a worker does beside its tasks: markers, walltime, recovery, promotion, at their own pace.
+
+Invariant: no chore stops or starts a task; it returns what should be done, and the loop does it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fleetcraft.errors import FleetError
+from fleetcraft.spool.control import read_markers
+from fleetcraft.spool.dependencies import Promoter
+from fleetcraft.spool.recovery import ask_this_machine, recover
+from fleetcraft.spool.tree import SpoolTree, describe_problem
+from fleetcraft.worker.limits import Walltime
+from fleetcraft.worker.survivors import stop_survivors
+
+_RECOVER_EVERY_S = 60.0
+_PROMOTE_EVERY_S = 2.0
+_DUTY = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a chore wants: leave, or leave at once by interrupting what runs."""
+
+    reason: str
+    interrupt: bool = False
+
+
+class Chores:
+    """The chores of one worker.
+
+    Args:
+        tree: The spool.
+        launch: The worker's own launch, whose claims recovery passes over.
+        markers_every_s: Pause between looks at the markers.
+        walltime: What is left of the allocation.
+        note: Told what a person should know.
+    """
+
+    def __init__(
+        self,
+        tree: SpoolTree,
+        launch: str,
+        markers_every_s: float,
+        walltime: Walltime,
+        note: Callable[[str], None],
+    ) -> None:
+        self._tree = tree
+        self._launch = launch
+        self._markers_every_s = markers_every_s
+        self._walltime = walltime
+        self._note = note
+        self._promoter = Promoter(tree)
+        self._next_markers = 0.0
+        self._next_promote = 0.0
+        self._next_recover = time.monotonic() + _RECOVER_EVERY_S * random.uniform(0.5, 1.0)
+
+    def due_at(self, *, leaving: bool) -> float:
+        """The monotonic time of the next chore."""
+        if leaving:
+            return self._next_markers
+        return min(self._next_markers, self._next_recover, self._next_promote)
+
+    def task_done(self, name: str) -> None:
+        """Promotes what waited for a task that this worker just completed."""
+        try:
+            self._promoter.finished(name)
+        except (OSError, FleetError) as error:
+            self._note(f"what waits for {name!r} is promoted later: {describe_problem(error)}")
+
+    def look_at_limits(self) -> Order | None:
+        """Obeys STOP, DRAIN and the walltime, when it is time to look."""
+        now = time.monotonic()
+        if now < self._next_markers:
+            return None
+        self._next_markers = now + self._markers_every_s * random.uniform(0.8, 1.2)
+        return self._marker_order() or self._walltime_order()
+
+    def _marker_order(self) -> Order | None:
+        paths = self._tree.paths
+        try:
+            if self._tree.fs.exists(paths.stop_marker):
+                said = read_markers(self._tree).get("STOP", "")
+                return Order(f"STOP marker, {said}", interrupt=True)
+            if self._tree.fs.exists(paths.drain_marker):
+                return Order(f"DRAIN marker, {read_markers(self._tree).get('DRAIN', '')}")
+        except OSError as error:
+            self._note(f"markers cannot be seen: {describe_problem(error)}")
+        return None
+
+    def _walltime_order(self) -> Order | None:
+        if self._walltime.must_interrupt():
+            return Order("the walltime is nearly over", interrupt=True)
+        if self._walltime.must_drain():
+            return Order("the walltime left is below the drain margin")
+        return None
+
+    def tend_the_spool(self) -> bool:
+        """Recovers and promotes, when it is time to; says whether tasks became claimable."""
+        now = time.monotonic()
+        if now >= self._next_recover:
+            self._next_recover = now + _RECOVER_EVERY_S * random.uniform(0.8, 1.2)
+            self._recover()
+        return self._promote() if now >= self._next_promote else False
+
+    def _recover(self) -> None:
+        try:
+            report = recover(
+                self._tree,
+                ask_this_machine(),
+                stop_survivors=stop_survivors,
+                but_launches=(self._launch,),
+            )
+        except OSError as error:
+            self._note(f"the recovery pass failed: {describe_problem(error)}")
+            return
+        for item in report.items:
+            if item.to:
+                self._note(f"{item.action} {item.task!r} to {item.to}: {item.reason}")
+
+    def _promote(self) -> bool:
+        started = time.monotonic()
+        promoted: list[str] = []
+        try:
+            promoted = self._promoter.refresh()
+        except (OSError, FleetError) as error:
+            self._note(f"waiting tasks cannot be promoted: {describe_problem(error)}")
+        now = time.monotonic()
+        # However many wait, looking at them takes at most a fiftieth of the time.
+        pause_s = max(_PROMOTE_EVERY_S, _DUTY * (now - started))
+        self._next_promote = now + pause_s * random.uniform(0.8, 1.2)
+        return bool(promoted)

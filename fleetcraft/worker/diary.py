@@ -1,0 +1,84 @@
+"""The diary of one worker: each event goes to its journal and to whoever listens.
+
+Invariant: what is told is what the journal says, and neither can stop the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fleetcraft.clock import timestamp
+from fleetcraft.spool.leases import Journal
+from fleetcraft.spool.record import HistoryLine
+from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.worker.attempt import Attempt
+from fleetcraft.worker.slots import Slot
+
+OnEvent = Callable[[Mapping[str, object]], None]
+
+
+class Diary:
+    """Writes down and tells.
+
+    Args:
+        tree: The spool.
+        lease_name: Whose journal it is.
+        on_event: Told of starts, ends and notes, as plain mappings.
+    """
+
+    def __init__(self, tree: SpoolTree, lease_name: str, on_event: OnEvent) -> None:
+        self._root = tree.paths.root
+        self._journal = Journal(tree, lease_name)
+        self._on_event = on_event
+
+    def arrive(self, slots: int) -> None:
+        """The worker is there."""
+        self._journal.write({"event": "arrive", "at": timestamp(), "slots": slots})
+
+    def start(self, slot: Slot, attempt: Attempt) -> None:
+        """An attempt runs."""
+        self._tell(
+            {
+                "event": "start",
+                "at": attempt.started_at,
+                "task": attempt.held.name,
+                "attempt": attempt.number,
+                "claim": attempt.held.owner.token,
+                "slot": slot.index,
+                "pid": attempt.pid,
+            }
+        )
+
+    def end(self, task: str, line: HistoryLine) -> None:
+        """A claim is closed by this worker."""
+        self._tell(
+            {
+                "event": "end",
+                "at": line.ended_at,
+                "task": task,
+                "attempt": line.attempt,
+                "claim": line.claim,
+                "outcome": line.outcome.value,
+                "to": line.to,
+                "exit_code": line.exit_code,
+                "wall_s": line.wall_s,
+                "log": f"{self._root}/{line.log}" if line.log else "",
+                "reason": line.reason,
+            }
+        )
+
+    def note(self, text: str) -> None:
+        """Something that a person should know."""
+        self._tell({"event": "note", "at": timestamp(), "text": text})
+
+    def leave(self, reason: str) -> None:
+        """The worker leaves."""
+        self._journal.write({"event": "leave", "at": timestamp(), "reason": reason})
+
+    def close(self) -> None:
+        """Closes the journal."""
+        self._journal.close()
+
+    def _tell(self, event: Mapping[str, object]) -> None:
+        self._journal.write(event)
+        self._on_event(event)
