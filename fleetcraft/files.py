@@ -75,6 +75,15 @@ class FileSystem:
         finally:
             os.close(fd)
 
+    def peek(self, path: str) -> bytes:
+        """The content of a file, without looking at who owns it: a hint, never to be acted on."""
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            data = os.read(fd, 8192)
+            return _read_rest(fd, data) if len(data) == 8192 else data
+        finally:
+            os.close(fd)
+
     # -- making
 
     def make_folder(self, path: str) -> None:

@@ -54,6 +54,11 @@ class Ended:
     leftovers: int = 0
     clean: bool = True
 
+    @property
+    def known(self) -> bool:
+        """Whether its first process has ended at all; one that KILL cannot end has not."""
+        return self.exit_code is not None or self.signal is not None
+
 
 def become_subreaper() -> None:
     """Makes orphaned descendants children of this process.
@@ -163,23 +168,22 @@ class TaskProcess:
         """TERM to every process of the task, a bounded grace, KILL, bounded.
 
         Returns:
-            How it ended; None when even KILL did not end its first process in time.
+            How it ended, not `Ended.known` when even KILL did not end its first process in time;
+            None when nothing was running.
         """
         if self.pid is None:
             return None
-        leftovers, clean = self._stop_tree(grace_s)
-        if self._status is None:
-            return None
-        return self._ended(max(0, leftovers - 1), clean)
+        stopped, clean = self._stop_tree(grace_s)
+        return self._ended(max(0, stopped - 1), clean)
 
     def _ended(self, leftovers: int, clean: bool) -> Ended:
-        assert self._status is not None
         status = self._status
         self.pid = None
-        signalled = os.WIFSIGNALED(status)
+        exited = status is not None and os.WIFEXITED(status)
+        signalled = status is not None and os.WIFSIGNALED(status)
         return Ended(
-            exit_code=None if signalled else os.WEXITSTATUS(status),
-            signal=os.WTERMSIG(status) if signalled else None,
+            exit_code=os.WEXITSTATUS(status) if exited and status is not None else None,
+            signal=os.WTERMSIG(status) if signalled and status is not None else None,
             cpu_s=self._cpu_s,
             max_rss_bytes=self._max_rss_kib * 1024,
             leftovers=leftovers,

@@ -52,6 +52,7 @@ Emit = Callable[[int, bytes], None]
 @pass_session
 def logs_command(
     session: Session,
+    *,
     name: str,
     follow: bool,
     attempt: int | None,
@@ -122,7 +123,7 @@ def _start(path: str, tail: int | None) -> int:
                 missing -= 1  # the last line has no newline of its own yet
             found = block.count(b"\n")
             if found >= missing:
-                return position + _nth_from_end(block, missing) + 1
+                return min(size, position + _nth_from_end(block, missing) + 1)
             missing -= found
         return floor
 

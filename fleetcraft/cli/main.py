@@ -185,6 +185,8 @@ def _fail(error: Exception, session: Session) -> int:
             shown.facts["traceback"] = traceback.format_exc()
         else:
             traceback.print_exc()
+    if shown.hint.startswith("fleetcraft ") and not shown.hint.startswith("fleetcraft --"):
+        shown.hint = session.reach() + shown.hint.removeprefix("fleetcraft")
     with contextlib.suppress(OSError):  # nobody reads stderr; the exit code still tells
         show_error(shown, as_json=session.json)
     return shown.exit_code

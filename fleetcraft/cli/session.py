@@ -72,11 +72,15 @@ class Session:
         return SpoolTree(self.spool_dir).check_safe()
 
     def reach(self) -> str:
-        """The options that lead a further command to the same spool, for hints; ends in a space."""
-        import shlex
+        """``fleetcraft`` with the options that lead a further command to the same spool."""
+        words = ["fleetcraft"]
+        if "root" in self.flags:
+            import shlex
 
-        words = [f"--root {shlex.quote(self.flags['root'])}"] if "root" in self.flags else []
-        return " ".join(["fleetcraft", *words])
+            words.append(f"--root {shlex.quote(self.flags['root'])}")
+        if self.spool:
+            words.append(f"--spool {self.spool}")
+        return " ".join(words)
 
 
 pass_session = click.make_pass_decorator(Session)

@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from fleetcraft.errors import ConfigError, FleetError
+from fleetcraft.errors import ConfigError, FleetError, UsageError
 from fleetcraft.units import parse_duration_s
 
 FILE_NAME = "fleet.yaml"
@@ -179,6 +179,7 @@ def load(
         environ: The environment; this process's own if None.
 
     Raises:
+        UsageError: A flag's value is wrong.
         ConfigError: A value, a file or a key is wrong; the message says which and where.
     """
     flags = flags or {}
@@ -207,7 +208,10 @@ def _from_flags(flags: Mapping[str, str]) -> dict[str, Value]:
     found = {}
     for name, text in flags.items():
         option = f"--{name.rpartition('.')[2].removesuffix('_s').replace('_', '-')}"
-        found[name] = Value(read_text(BY_NAME[name], text, option), option)
+        try:
+            found[name] = Value(read_text(BY_NAME[name], text, option), option)
+        except ConfigError as error:
+            raise UsageError(error.message, hint=error.hint, **error.facts) from error
     return found
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fleetcraft.errors import DataError
+from fleetcraft.errors import DataError, UnsafeSpoolError
 from fleetcraft.identity import Owner
 from fleetcraft.layout import Lane, State
 from fleetcraft.spool.record import (
@@ -34,8 +34,8 @@ _APPEND_PAUSE_S = 0.2
 class Claim:
     """A task that this owner holds.
 
-    ``record`` is as read after the claim; ``problem`` says why it cannot be run, for a record
-    that cannot be parsed or whose header says something else than its file name.
+    ``record`` is as last read; ``problem`` says why it cannot be run, for a record that cannot be
+    parsed or whose header says something else than its file name.
     """
 
     name: str
@@ -44,6 +44,15 @@ class Claim:
     record: Record
     problem: str = ""
     hint: str = ""
+    raw: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A record as read before the claim: its bytes and what they say."""
+
+    raw: bytes
+    record: Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +75,23 @@ class SpoolWriteError(DataError):
 
 
 def claim(
-    tree: SpoolTree, name: str, source: str, owner: Owner, known: tuple[bytes, Record] | None = None
+    tree: SpoolTree, name: str, source: str, owner: Owner, known: Known | None = None
 ) -> Claim | None:
-    """Claims a pending or waiting task by rename, then reads it again.
+    """Claims a pending or waiting task by rename, and reads it.
 
     Args:
         tree: The spool.
         name: The task.
         source: The record's path as listed.
         owner: Never used before.
-        known: Bytes and record as read before the claim, so that equal bytes are not parsed twice.
+        known: The record as read before the claim. It is then not read here: the caller must
+            `read_again` before it runs anything.
 
     Returns:
         The claim, or None when somebody else was faster.
 
     Raises:
-        UnsafeSpoolError: Somebody else could have written the record. It stays claimed.
+        UnsafeSpoolError: Somebody else could have written the record. It was put back.
         OSError: The rename failed and did not happen.
     """
     target = tree.paths.claim(name, owner)
@@ -89,13 +99,31 @@ def claim(
     # although it happened. The target's name is unique, so what is there is ours.
     if not tree.move(source, target) and not tree.fs.exists(target):
         return None
+    if known is not None:
+        return Claim(name, owner, target, known.record, raw=known.raw)
     try:
-        data = tree.read_bytes(target)
+        return read_again(tree, Claim(name, owner, target, _shell_of(name, b"")))
+    except UnsafeSpoolError:
+        tree.move(target, source)
+        raise
+
+
+def read_again(tree: SpoolTree, held: Claim) -> Claim | None:
+    """Reads a claimed record, which also shows that the claim is still there.
+
+    Returns:
+        The claim with the record as it is now, or None when the claim is gone.
+
+    Raises:
+        UnsafeSpoolError: Somebody else could have written the record. It stays claimed.
+    """
+    try:
+        data = tree.read_bytes(held.path)
     except FileNotFoundError:
         return None
-    if known is not None and known[0] == data:
-        return Claim(name, owner, target, known[1])
-    return _parsed_claim(name, owner, target, data)
+    if data == held.raw:
+        return held  # as it was before the claim, so it need not be parsed again
+    return _parsed_claim(held.name, held.owner, held.path, data)
 
 
 def _parsed_claim(name: str, owner: Owner, target: str, data: bytes) -> Claim:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fleetcraft.layout import State
 from fleetcraft.spool.record import HistoryLine, closing_lines
 from fleetcraft.spool.views import AttemptView, TaskView
 from fleetcraft.units import format_bytes, format_clock, format_seconds
@@ -100,9 +101,10 @@ def render_task(view: TaskView, *, paint: Paint, width: int | None) -> str:
 def _head(view: TaskView, paint: Paint) -> str:
     spec = view.record.spec
     waits = view.waits_for
+    ended = view.state in (State.DONE, State.FAILED)
     facts = [
         ("waits for", f"{waits.blocker} ({waits.blocker_state})" if waits else ""),
-        ("cancel", "requested" if view.cancel_requested else ""),
+        ("cancel", "requested" if view.cancel_requested and not ended else ""),
         ("owner", view.owner),
         ("after", " ".join(spec.after)),
         ("after files", " ".join(spec.after_files)),

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fleetcraft.clock import timestamp
-from fleetcraft.errors import DataError
+from fleetcraft.errors import DataError, UnsafeSpoolError
 from fleetcraft.process import Ended
-from fleetcraft.spool.claims import Claim, Closed, close_for, close_own, put_back
+from fleetcraft.spool.claims import Claim, Closed, close_for, close_own, put_back, read_again
 from fleetcraft.spool.record import HistoryLine, Outcome, destination
 from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.worker.environment import as_bytes, read_env_file
@@ -88,23 +88,30 @@ def begin(
     env: Mapping[bytes, bytes],
     oom_kills: int | None,
 ) -> Attempt | Closed | None:
-    """Starts the task in the slot.
+    """Starts the task in the slot: log, last look, process.
 
     Returns:
-        The running attempt; how the claim was closed when the process could not be started; None
-        when the claim was gone at the last look.
+        The running attempt; how the claim was closed when nothing could be started; None when the
+        claim was gone at the last look.
 
     Raises:
         LogUnwritable: No log could be made, which is no attempt: the claim was put back.
+        UnsafeSpoolError: Somebody else could have written the record: the claim was put back.
     """
     number, log, log_fd = _make_log(tree, held)
-    spec = held.record.spec
     started_at = timestamp()
     started = time.monotonic()
     try:
-        log_facts = os.fstat(log_fd) if spec.outputs else None
-        if not tree.fs.exists(held.path):
+        # The last look reads the record again: it shows that the claim is there, that it is not
+        # closed, and that what bash is about to read is what was judged.
+        now = _look_again(tree, held)
+        if now is None:
             return None
+        if now is not held and (closed := settle_without_running(tree, now, place)) is not None:
+            return closed
+        held = now
+        spec = held.record.spec
+        log_facts = os.fstat(log_fd) if spec.outputs else None
         task_env = dict(env)
         if spec.env_file:
             task_env.update(as_bytes(read_env_file(spec)))
@@ -137,6 +144,14 @@ def begin(
         deadline=None if spec.timeout_s is None else started + spec.timeout_s,
         oom_before=oom_kills,
     )
+
+
+def _look_again(tree: SpoolTree, held: Claim) -> Claim | None:
+    try:
+        return read_again(tree, held)
+    except UnsafeSpoolError:
+        put_back(tree, held)
+        raise
 
 
 def _make_log(tree: SpoolTree, held: Claim) -> tuple[int, str, int]:

@@ -106,7 +106,7 @@ class Chores:
         if now >= self._next_recover:
             self._next_recover = now + _RECOVER_EVERY_S * random.uniform(0.8, 1.2)
             self._recover()
-        return self._promote() if now >= self._next_promote else False
+        return self.promote() if now >= self._next_promote else False
 
     def _recover(self) -> None:
         try:
@@ -123,7 +123,8 @@ class Chores:
             if item.to:
                 self._note(f"{item.action} {item.task!r} to {item.to}: {item.reason}")
 
-    def _promote(self) -> bool:
+    def promote(self) -> bool:
+        """Promotes what is ready, now; says whether tasks became claimable."""
         started = time.monotonic()
         promoted: list[str] = []
         try:

@@ -11,15 +11,13 @@ from enum import Enum
 
 from fleetcraft.errors import IntegrityError, UnsafeSpoolError
 from fleetcraft.identity import Owner
-from fleetcraft.spool.claims import Claim, claim
+from fleetcraft.spool.claims import Claim, Known, claim
 from fleetcraft.spool.leases import Lease
 from fleetcraft.spool.queue import Candidate, Queue
-from fleetcraft.spool.record import Record
 from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.worker.eligibility import Eligibility
 from fleetcraft.worker.slots import Slot
 
-Known = tuple[bytes, Record]
 _FOREVER = float("inf")
 
 
@@ -77,22 +75,21 @@ class Claimer:
 
     def _try(self, slot: Slot, candidate: Candidate) -> Claim | Nothing | None:
         try:
-            read = self._eligibility.read(candidate.path)
-        except (UnsafeSpoolError, OSError) as error:
-            self._refuse(candidate, error)
-            return None
-        if read is None:
+            known = self._eligibility.read(candidate.path)
+        except FileNotFoundError:
             self._queue.missed()
             return None
-        data, record = read
-        if record is not None and not self._eligibility.allows(record, gpu=bool(slot.gpu)):
+        except OSError as error:
+            self.refuse(candidate.name, error)
             return None
-        timed = record is not None and record.spec.timed
+        if known is not None and not self._eligibility.allows(known.record, gpu=bool(slot.gpu)):
+            return None
+        timed = known is not None and known.record.spec.timed
         if not (slot.gate.enter_alone() if timed else slot.gate.enter_shared()):
             # Kept: the turnstile is held for it, or it is simply the next one.
             self._queue.keep(candidate)
             return Nothing.THROUGH_THE_GATE
-        held = self._claim(slot, candidate, (data, record) if record is not None else None)
+        held = self._claim(slot, candidate, known)
         if held is None:
             slot.gate.leave()
         return held
@@ -104,7 +101,7 @@ class Claimer:
         try:
             held = claim(self._tree, candidate.name, candidate.path, owner, known)
         except (UnsafeSpoolError, IntegrityError) as error:
-            self._refuse(candidate, error)
+            self.refuse(candidate.name, error)
             return None
         if held is None:
             self._queue.missed()
@@ -112,6 +109,7 @@ class Claimer:
             self._queue.won()
         return held
 
-    def _refuse(self, candidate: Candidate, error: Exception) -> None:
-        self._eligibility.pass_over(candidate.name, _FOREVER)
-        self._note(f"{candidate.name!r} is passed over: {error}")
+    def refuse(self, name: str, error: Exception) -> None:
+        """Passes a task over for as long as this worker lives, and says why."""
+        self._eligibility.pass_over(name, _FOREVER)
+        self._note(f"{name!r} is passed over: {error}")

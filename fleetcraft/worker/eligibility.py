@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from fleetcraft.clock import age_on_mount_s, parse_timestamp
 from fleetcraft.errors import DataError
 from fleetcraft.spool import leases
+from fleetcraft.spool.claims import Known
 from fleetcraft.spool.record import SPENDING, Outcome, Record, closing_lines, parse
 from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.worker.limits import Walltime
@@ -61,23 +62,19 @@ class Eligibility:
         finite = [until for until in self._until.values() if until != _FOREVER]
         return max(0.0, min(finite) - time.monotonic()) if finite else None
 
-    def read(self, path: str) -> tuple[bytes, Record | None] | None:
-        """A candidate's bytes and record; None when it is gone.
+    def read(self, path: str) -> Known | None:
+        """A candidate as it is before the claim; None when it cannot be parsed.
 
-        A record that cannot be parsed gives no record: it is claimed, and filed as a failed
-        launch.
+        Such a one is claimed all the same, read with all checks, and filed as a failed launch.
 
         Raises:
-            UnsafeSpoolError: Another user owns or can write it.
+            FileNotFoundError: It is gone.
         """
+        data = self._tree.fs.peek(path)
         try:
-            data = self._tree.read_bytes(path)
-        except FileNotFoundError:
-            return None
-        try:
-            return data, parse(data)
+            return Known(data, parse(data))
         except DataError:
-            return data, None
+            return None
 
     def allows(self, record: Record, *, gpu: bool) -> bool:
         """Whether this worker may claim the task now; if not, remembers until when."""

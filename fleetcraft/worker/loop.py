@@ -14,7 +14,7 @@ import signal
 import time
 
 from fleetcraft.diagnosis import OomCounter
-from fleetcraft.errors import IntegrityError
+from fleetcraft.errors import IntegrityError, UnsafeSpoolError
 from fleetcraft.process import Ended, find_bash
 from fleetcraft.spool import leases
 from fleetcraft.spool.claims import Claim, Closed, SpoolWriteError
@@ -42,7 +42,7 @@ from fleetcraft.worker.wakeup import CaughtSignals, Wakeup
 
 _GATE_POLL_S = 0.05
 _IDLE_FIRST_S = 0.05
-_IDLE_LIMIT_S = 5.0
+_DUTY = 20
 _WRITE_TROUBLE_LIMIT = 3
 
 
@@ -66,7 +66,12 @@ def run_worker(settings: WorkerSettings, on_event: OnEvent) -> WorkerReport:
 
 
 class Worker:
-    """One worker process; see `run_worker`."""
+    """One worker process; see `run_worker`.
+
+    ``idle_limit_s`` is the longest pause between two looks for something to claim.
+    """
+
+    idle_limit_s = 5.0
 
     def __init__(self, settings: WorkerSettings, on_event: OnEvent) -> None:
         self._settings = settings
@@ -188,8 +193,11 @@ class Worker:
         if ended.clean:
             slot.gate.leave()
         else:
-            self._stuck += 1
             self.leave(f"processes of {name!r} cannot be killed", WorkerExit.NODE_UNFIT)
+        if not ended.known:
+            # It still runs, so its claim stays, and so does the lease: unknown, not ended.
+            self._stuck += 1
+            return
         try:
             closed = finish(
                 self.tree,
@@ -291,7 +299,8 @@ class Worker:
 
     def _fill(self) -> bool:
         """Starts tasks in free slots; says whether it started one."""
-        if self._next_poll > time.monotonic():
+        now = time.monotonic()
+        if self._next_poll > now:
             return False
         started = False
         for slot in self._slots:
@@ -303,7 +312,7 @@ class Worker:
                 self._diary.note(f"the spool cannot be used now: {describe_problem(error)}")
                 taken = Nothing.CLAIMABLE
             if taken is Nothing.CLAIMABLE:
-                self._pause_idle()
+                self._pause_idle(looked_s=time.monotonic() - now)
                 break
             if taken is Nothing.THROUGH_THE_GATE:
                 self._next_poll = time.monotonic() + _GATE_POLL_S
@@ -326,6 +335,10 @@ class Worker:
             if self._write_trouble >= _WRITE_TROUBLE_LIMIT:
                 self.leave(f"no log can be made: {error}", WorkerExit.SPOOL_UNWRITABLE)
             return
+        except UnsafeSpoolError as error:
+            slot.gate.leave()
+            self._claimer.refuse(held.name, error)
+            return
         except (SpoolWriteError, IntegrityError, OSError) as error:
             slot.gate.leave()
             reason = f"{held.name!r}: {describe_problem(error)}"
@@ -344,11 +357,16 @@ class Worker:
 
     # -- waiting and leaving
 
-    def _pause_idle(self) -> None:
+    def _pause_idle(self, looked_s: float) -> None:
         """Nothing is claimable: look again later and later, and think about leaving."""
         now = time.monotonic()
-        self._next_poll = now + self._idle_pause_s * random.uniform(0.7, 1.3)
-        self._idle_pause_s = min(_IDLE_LIMIT_S, self._idle_pause_s * 1.5)
+        if self._chores.promote():
+            self._next_poll = now
+            return
+        # A long look on a slow mount is followed by a longer pause.
+        pause_s = max(self._idle_pause_s, _DUTY * looked_s)
+        self._next_poll = now + pause_s * random.uniform(0.7, 1.3)
+        self._idle_pause_s = min(self.idle_limit_s, self._idle_pause_s * 1.5)
         if any(slot.attempt for slot in self._slots):
             self._idle_since = now
             return

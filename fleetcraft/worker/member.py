@@ -31,6 +31,8 @@ class Member(Worker):
         teller: Tells the parent.
     """
 
+    idle_limit_s = 0.5  # a fellow's end may make something claimable at any moment
+
     def __init__(self, settings: WorkerSettings, teller: Teller) -> None:
         super().__init__(settings, teller.tell)
         self._teller = teller

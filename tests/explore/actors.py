@@ -128,7 +128,9 @@ def attend(
         return f"put back {claims.put_back(tree, held)}"
     slot: Any = _Slot(fs)
     try:
-        begun = attempt.begin(tree, slot, held, PLACE, {}, None)
+        begun = attempt.begin(
+            tree=tree, slot=slot, held=held, place=PLACE, env={}, oom_kills=None
+        )
     except attempt.LogUnwritable:
         return "log unwritable"
     if begun is None:
@@ -139,8 +141,9 @@ def attend(
         begun.stopped = StopReason.INTERRUPTED
     ended = Ended(exit_code=int(how != "completed"), signal=None, cpu_s=0.0, max_rss_bytes=0)
     closed = attempt.finish(
-        tree, slot, begun, ended, PLACE, oom_kills=None, before_move=lambda line: None
-    )
+        tree=tree, slot=slot, attempt=begun, ended=ended, place=PLACE,
+        oom_kills=None, before_move=lambda line: None,
+    )  # fmt: skip
     if closed is None:
         return f"{how}, claim gone"
     return f"{how} mine={closed.mine} moved={closed.moved}"

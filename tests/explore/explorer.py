@@ -80,6 +80,7 @@ class Scenario:
     finally_: Callable[[End], str]
     always: Callable[[World, Budget], str] = lambda world, left: ""
     rename_flags: bool = True
+    hard_links: bool = True
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,11 @@ class _Node:
 class _Process:
     """A greenlet in the middle of real code."""
 
-    def __init__(self, index: int, actor: Actor, rename_flags: bool) -> None:
+    def __init__(self, actor: Actor, scenario: Scenario) -> None:
         self._hub = getcurrent()
-        self._fs = ModelFS(self._step, rename_flags=rename_flags)
+        self._fs = ModelFS(
+            self._step, rename_flags=scenario.rename_flags, hard_links=scenario.hard_links
+        )
         self._tokens = determinism.Tokens(actor.name)
         self._actor = actor
         self._greenlet = greenlet(self._main)
@@ -183,7 +186,7 @@ class _Tree:
         return _Node(self._count, actor, parent, result)
 
     def _process(self, index: int) -> _Process:
-        return _Process(index, self._scenario.actors[index], self._scenario.rename_flags)
+        return _Process(self._scenario.actors[index], self._scenario)
 
     def _settle(
         self, node: _Node, process: _Process, request: Request | None, final: Any

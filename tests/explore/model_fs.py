@@ -295,12 +295,20 @@ class ModelFS(FileSystem):
         step: Takes the request and gives the result.
         rename_flags: Whether the mount has RENAME_NOREPLACE; without it, `rename_new` is a look
             and a rename, two steps, as `FileSystem` does it on NFS.
+        hard_links: Whether it has those.
     """
 
-    def __init__(self, step: Callable[[Request], Result], *, rename_flags: bool = True) -> None:
+    def __init__(
+        self,
+        step: Callable[[Request], Result],
+        *,
+        rename_flags: bool = True,
+        hard_links: bool = True,
+    ) -> None:
         super().__init__()
         self._step = step
         self._flags = rename_flags
+        self._hard_links = hard_links
         self.newest_log = ""
 
     def ask(self, operation: str, *arguments: Any) -> Any:
@@ -336,6 +344,8 @@ class ModelFS(FileSystem):
         return fd
 
     def link(self, source: str, destination: str) -> None:
+        if not self._hard_links:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM), source)
         self.ask("link", source, destination)
 
     def rename_new(self, source: str, destination: str) -> None:
@@ -344,7 +354,7 @@ class ModelFS(FileSystem):
         elif self.ask("exists", destination):
             raise FileExistsError(errno.EEXIST, "destination exists", source, None, destination)
         else:
-            self.ask("replace", source, destination)
+            self.ask("replace", source, destination)  # plain rename(2)
 
     def replace(self, source: str, destination: str) -> None:
         self.ask("replace", source, destination)

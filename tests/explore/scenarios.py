@@ -227,7 +227,7 @@ def retry_beside_worker(**budget: Any) -> Scenario:
 def folders_for_names(**budget: Any) -> Scenario:
     """Two enqueue different tasks of one name where there are no hard links."""
     found = rival_enqueuers(**budget)
-    return replace(found, name="two enqueue, no hard links")
+    return replace(found, name="two enqueue, no hard links", hard_links=False)
 
 
 def _gen_after_all(world: World) -> str:
@@ -241,6 +241,11 @@ def _gen_after_all(world: World) -> str:
         return ""
     undone = [name for name in ("enc-1", "enc-2") if f"/s/done/{name}.sh" not in world.names]
     return f"gen runs or is claimable, but {undone} are not done" if undone else ""
+
+
+def where_rename_has_no_flags(found: Scenario) -> Scenario:
+    """The same on a mount without RENAME_NOREPLACE, as NFS is: there a rename is two steps."""
+    return replace(found, name=f"{found.name}, no rename flags", rename_flags=False)
 
 
 def waiting_task(**budget: Any) -> Scenario:
@@ -295,8 +300,8 @@ def cut_short_batch(**budget: Any) -> Scenario:
 ALL: dict[str, Callable[..., Scenario]] = {
     function.__name__: function
     for function in (
-        same_enqueuers, rival_enqueuers, worker_and_restart, two_workers, put_back,
-        two_recoverers, two_recoverers_of_a_closed_claim, cancel_beside_worker, retry_and_cancel,
-        retry_beside_worker, waiting_task, lost_canceller, cut_short_batch,
+        same_enqueuers, rival_enqueuers, folders_for_names, worker_and_restart, two_workers,
+        put_back, two_recoverers, two_recoverers_of_a_closed_claim, cancel_beside_worker,
+        retry_and_cancel, retry_beside_worker, waiting_task, lost_canceller, cut_short_batch,
     )
 }  # fmt: skip

@@ -1,0 +1,175 @@
+"""Measuring: a child's wall and CPU time, medians of interleaved repetitions, and the table's rows.
+
+Nothing here knows what is measured. Invariant: a ratio is taken within one repetition, between two
+things that ran next to each other, and only then is the median taken.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[2]
+DRIVE = str(REPO / "tests" / "bench" / "drive.py")
+
+
+class BenchError(Exception):
+    """A measured command failed; the run goes on with the next section."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Wall seconds, and CPU seconds (user and system) of a child and all that it waited for."""
+
+    wall_s: float
+    cpu_s: float
+
+
+@dataclass(kw_only=True)
+class Row:
+    """One line of a table; texts ready to print, and the samples behind them."""
+
+    what: str
+    measured: str
+    beside: str = ""
+    ratio: str = ""
+    goal: str = ""
+    met: bool | None = None
+    samples: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Section:
+    """One table: what was compared with what, its rows, what was skipped, how the cost grows."""
+
+    name: str
+    title: str
+    how: str
+    rows: list[Row] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    growth: str = ""
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """What one run of the benchmarks works with."""
+
+    folder: Path
+    quick: bool
+    say: Callable[[str], None]
+    _made: int = 0
+
+    def pick(self, full: int, quick: int) -> int:
+        """The size or count for this run."""
+        return quick if self.quick else full
+
+    def new_folder(self, name: str) -> Path:
+        """A folder nobody has used; all are removed together at the very end.
+
+        Not earlier: after many deletions ext4 with ``discard`` is slow at making files for a while.
+        """
+        self._made += 1
+        path = self.folder / f"{self._made:03d}-{name}"
+        path.mkdir(mode=0o700)
+        return path
+
+
+def clean_environment() -> dict[str, str]:
+    """This environment without settings of fleetcraft."""
+    short = {
+        "PROJECT", "PROJECT_SCRATCH", "SPOOL_DIR", "GPU_SPOOL_DIR", "TELEMETRY_DIR", "MAX_IDLE_MIN",
+    }  # fmt: skip
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if key not in short and not key.startswith(("FLEET_", "SLURM_", "_FLEETCRAFT"))
+    }
+
+
+def timed(argv: Sequence[str], *, output: Path | None = None, accept: Sequence[int] = (0,)) -> Cost:
+    """Runs a command in the repository's folder and waits for it.
+
+    Args:
+        argv: The command line.
+        output: Where its stdout goes; stderr is kept for the message of a failure.
+        accept: Exit codes that are no failure.
+
+    Raises:
+        BenchError: It ended otherwise.
+    """
+    errors = os.memfd_create("stderr")
+    actions: list[tuple[object, ...]] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(output or os.devnull), os.O_WRONLY | os.O_CREAT, 0o600),
+        (os.POSIX_SPAWN_DUP2, errors, 2),
+    ]
+    program = shutil.which(argv[0]) or argv[0]
+    env = clean_environment()
+    os.chdir(REPO)
+    try:
+        started = time.perf_counter()
+        pid = os.posix_spawn(program, list(argv), env, file_actions=actions)
+        _, status, usage = os.wait4(pid, 0)
+        wall_s = time.perf_counter() - started
+        code = os.waitstatus_to_exitcode(status)
+        if code not in accept:
+            said = os.pread(errors, 1 << 16, 0).decode("utf-8", "replace").strip()
+            raise BenchError(f"{' '.join(argv)[:200]} ended with {code}: {said[-500:]}")
+    finally:
+        os.close(errors)
+    return Cost(wall_s, usage.ru_utime + usage.ru_stime)
+
+
+def interleaved(runs: int, *things: Callable[[], Any]) -> list[list[Any]]:
+    """Runs things side by side, every other time in reverse order; one list of results a thing.
+
+    The disk is made quiet before each, outside of the measurement.
+    """
+    results: list[list[Any]] = [[] for _ in things]
+    for turn in range(runs):
+        order = range(len(things)) if turn % 2 == 0 else reversed(range(len(things)))
+        for index in order:
+            os.sync()
+            results[index].append(things[index]())
+    return results
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Ratios within each repetition."""
+    return [mine / other for mine, other in zip(ours, theirs, strict=True)]
+
+
+def median(values: Sequence[float]) -> float:
+    """The median."""
+    return statistics.median(values)
+
+
+def spread(values: Sequence[float], unit: str = "", digits: int = 2, scale: float = 1.0) -> str:
+    """``median (min-max) unit``."""
+    low, mid, high = (scale * f(values) for f in (min, statistics.median, max))
+    text = f"{mid:.{digits}f}"
+    if len(values) > 1:
+        text += f" ({low:.{digits}f}-{high:.{digits}f})"
+    return f"{text} {unit}".strip()
+
+
+def cli_prefix() -> list[str]:
+    """How a person would start fleetcraft from this interpreter's environment."""
+    script = Path(sys.executable).with_name("fleetcraft")
+    return [str(script)] if script.exists() else [sys.executable, "-m", "fleetcraft"]
+
+
+def cli_has(verb: str) -> bool:
+    """Whether the command line knows this verb and can load it."""
+    try:
+        timed([*cli_prefix(), verb, "--help"])
+    except BenchError:
+        return False
+    return True
