@@ -125,9 +125,10 @@ class TaskProcess:
             OSError: It could not be started (E2BIG, EAGAIN, ENOENT).
         """
         actions: list[tuple[object, ...]] = [
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            # The log first: it may itself be one of the three where a worker had them closed.
             (os.POSIX_SPAWN_DUP2, log_fd, 1),
             (os.POSIX_SPAWN_DUP2, log_fd, 2),
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
         ]
         if gate_fd is not None:
             actions.append((os.POSIX_SPAWN_DUP2, gate_fd, GATE_FD))
@@ -173,8 +174,9 @@ class TaskProcess:
         """
         if self.pid is None:
             return None
-        stopped, clean = self._stop_tree(grace_s)
-        return self._ended(max(0, stopped - 1), clean)
+        _, clean = self._stop_tree(grace_s)
+        # What a running task has started was not left behind by it.
+        return self._ended(0, clean)
 
     def _ended(self, leftovers: int, clean: bool) -> Ended:
         status = self._status

@@ -42,7 +42,8 @@ def enqueue_many(
         say_what_would_be(session, specs, if_absent=given["if_absent"])
         return
     tree = session.tree()
-    refuse_cycles(tree, specs)
+    if any(spec.after for spec in specs):
+        refuse_cycles(tree, [check_spec(spec) for spec in specs])
     with _Progress(len(specs)) as progress:
         report = enqueue_batch(tree, specs, if_absent=given["if_absent"], progress=progress.show)
     _say_what_was(session, tree, specs, report)

@@ -155,8 +155,9 @@ def _enqueue_one(session: Session, spec: TaskSpec, given: dict[str, Any]) -> Non
     tree = session.tree()
     if spec.after:
         from fleetcraft.spool.dependencies import refuse_cycles
+        from fleetcraft.spool.directives import check_spec
 
-        refuse_cycles(tree, [spec])
+        refuse_cycles(tree, [check_spec(spec)])
     result = enqueue(tree, spec, if_absent=given["if_absent"]).value
     state = _state_after(tree, spec, result)
     if session.json:

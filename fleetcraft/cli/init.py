@@ -96,9 +96,7 @@ def _settings_text(root: str) -> str:
             lines.append(f"# {group}:")
         section = group
         indent = "  " if group else ""
-        default = "" if setting.default is None else f"{setting.default:g}"
-        if isinstance(setting.default, str):
-            default = setting.default
+        default = "" if setting.default is None else str(setting.default)
         lines.append(f"# {indent}{name}: {default}".rstrip() + f"  # {setting.doc}")
     return "\n".join(lines) + "\n"
 

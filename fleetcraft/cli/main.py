@@ -185,11 +185,17 @@ def _fail(error: Exception, session: Session) -> int:
             shown.facts["traceback"] = traceback.format_exc()
         else:
             traceback.print_exc()
-    if shown.hint.startswith("fleetcraft ") and not shown.hint.startswith("fleetcraft --"):
-        shown.hint = session.reach() + shown.hint.removeprefix("fleetcraft")
+    shown.hint = _reaching(shown.hint, session)
     with contextlib.suppress(OSError):  # nobody reads stderr; the exit code still tells
         show_error(shown, as_json=session.json)
     return shown.exit_code
+
+
+def _reaching(hint: str, session: Session) -> str:
+    """A hint that is a command, with the options that lead it to the same spool."""
+    if not hint.startswith("fleetcraft ") or "--help" in hint or hint.startswith("fleetcraft --"):
+        return hint
+    return session.reach() + hint.removeprefix("fleetcraft")
 
 
 def _as_ours(error: Exception, session: Session) -> FleetError | None:

@@ -6,6 +6,7 @@ failure is one JSON object on stderr.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -89,12 +90,11 @@ def _write_bytes(stream: Any, data: bytes) -> None:
 
 def forget_stdout() -> None:
     """Sends what is still buffered nowhere, for a reader that has gone away."""
-    try:
+    with contextlib.suppress(OSError, ValueError):  # stdout has no descriptor, in tests
+        stdout_fd = sys.stdout.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stdout_fd)
         os.close(nowhere)
-    except (OSError, ValueError):  # stdout has no descriptor, in tests
-        pass
 
 
 def columns() -> int | None:

@@ -26,6 +26,11 @@ from fleetcraft.units import parse_duration_s
 _CORE = "tag:yaml.org,2002:"
 _PLAIN = frozenset({"str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge"})
 _MAX_BYTES = 1 << 20
+_ELSEWHERE = {
+    "project_dir": "this file is found by it",
+    "spool.of_task": "only workers set it",
+    "site": "a profile cannot name another",
+}
 
 
 def read_settings_file(path: str) -> dict[str, Value]:
@@ -158,8 +163,7 @@ class _SettingsFile:
 
     def _unknown(self, key: str, line: int) -> ConfigError:
         if key in BY_NAME:
-            what = "this file is found by it" if key == "project_dir" else "only workers set it"
-            problem = f"{key!r} cannot be set here: {what}"
+            problem = f"{key!r} cannot be set here: {_ELSEWHERE[key]}"
             return self._error(line, problem, key=key, hint="give it as an option or variable")
         known = [name for name, setting in BY_NAME.items() if setting.in_file]
         near = _near(key, known)

@@ -7,6 +7,7 @@ empty list with a reason, never a made-up device.
 from __future__ import annotations
 
 import os
+from itertools import takewhile
 
 from fleetcraft.errors import DeviceError
 
@@ -24,7 +25,7 @@ def visible_gpus() -> list[str]:
         DeviceError: NVML does not answer and nothing else says what GPUs there are.
     """
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    entries = None if allowed is None else [e.strip() for e in allowed.split(",") if e.strip()]
+    entries = None if allowed is None else _valid_entries(allowed)
     if entries == []:
         return []
     try:
@@ -36,6 +37,16 @@ def visible_gpus() -> list[str]:
     if entries is None:
         return uuids
     return [_resolve(entry, uuids) for entry in entries]
+
+
+def _valid_entries(text: str) -> list[str]:
+    """The entries before the first invalid one: CUDA sees no device after that.
+
+    Source: CUDA C++ Programming Guide, "CUDA Environment Variables". ``NoDevFiles`` is what Slurm
+    sets for a job without GPUs.
+    """
+    entries = (entry.strip() for entry in text.split(","))
+    return list(takewhile(lambda entry: entry not in ("", "-1", "NoDevFiles"), entries))
 
 
 def _resolve(entry: str, uuids: list[str]) -> str:

@@ -48,6 +48,7 @@ class Promoter:
         self._watched: dict[str, _Watched] = {}
         self._waiters: dict[str, set[str]] = {}
         self._known_done: set[str] = set()
+        self._window = 0
 
     def __len__(self) -> int:
         return len(self._watched)
@@ -68,7 +69,7 @@ class Promoter:
             OSError: The spool cannot be listed.
         """
         tree = self._tree
-        present = sorted(tree.records(tree.paths.waiting))[:MAX_WATCHED]
+        present = self._next_window(sorted(tree.records(tree.paths.waiting)))
         for gone in self._watched.keys() - set(present):
             self._forget(gone)
         if len(self._known_done) > _MAX_KNOWN_DONE:
@@ -82,6 +83,14 @@ class Promoter:
             for task in tasks
         ]
         return [task for task in sorted({*fresh, *unblocked}) if self._judge(task, names)]
+
+    def _next_window(self, names: list[str]) -> list[str]:
+        """All names, or the next window of very many: the last may block the first."""
+        if len(names) <= MAX_WATCHED:
+            return names
+        start = self._window % len(names)
+        self._window = start + MAX_WATCHED
+        return (names[start:] + names[:start])[:MAX_WATCHED]
 
     def _is_met_now(self, blocker: str) -> bool:
         # A path or a glob has no cheap test of its own, so its waiters are judged every time.

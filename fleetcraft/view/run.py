@@ -75,7 +75,8 @@ def event_line(event: Mapping[str, object], paint: Paint) -> str | None:
     """One event as a line for people; None for those that say nothing new."""
     kind = event["event"]
     if kind in {"note", "refused"}:
-        return one_line(str(event.get("text", "")))
+        who = f"worker {event['worker']}: " if "worker" in event else ""
+        return who + one_line(str(event.get("text", "")))
     if kind != "end":
         return None
     outcome = str(event["outcome"])

@@ -58,7 +58,8 @@ class Chores:
         self._promoter = Promoter(tree)
         self._next_markers = 0.0
         self._next_promote = 0.0
-        self._next_recover = time.monotonic() + _RECOVER_EVERY_S * random.uniform(0.5, 1.0)
+        # The first pass comes soon: an earlier fleet may have left claims behind.
+        self._next_recover = time.monotonic() + _RECOVER_EVERY_S * random.uniform(0.0, 0.1)
 
     def due_at(self, *, leaving: bool) -> float:
         """The monotonic time of the next chore."""

@@ -6,6 +6,7 @@ cannot have yet.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from enum import Enum
 
@@ -19,6 +20,12 @@ from fleetcraft.worker.eligibility import Eligibility
 from fleetcraft.worker.slots import Slot
 
 _FOREVER = float("inf")
+_ERROR_PAUSE_S = 30.0
+# A link, a folder, a name too long for a claim: no record, and none later. Other errors, such as
+# ESTALE or EIO of a mount that is away for a while, say nothing about the task.
+_ERRORS_THAT_STAY = frozenset(
+    {errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
+)
 
 
 class Nothing(Enum):
@@ -60,6 +67,7 @@ class Claimer:
         Raises:
             OSError: The spool cannot be listed or renamed in now.
         """
+        self._eligibility.begin_walk()
         while (candidate := self._queue.next()) is not None:
             if self._eligibility.passed_over(candidate.name):
                 continue
@@ -75,7 +83,7 @@ class Claimer:
 
     def _try(self, slot: Slot, candidate: Candidate) -> Claim | Nothing | None:
         try:
-            known = self._eligibility.read(candidate.path)
+            known = self._eligibility.read(candidate.path, candidate.name)
         except FileNotFoundError:
             self._queue.missed()
             return None
@@ -89,9 +97,12 @@ class Claimer:
             # Kept: the turnstile is held for it, or it is simply the next one.
             self._queue.keep(candidate)
             return Nothing.THROUGH_THE_GATE
-        held = self._claim(slot, candidate, known)
-        if held is None:
-            slot.gate.leave()
+        held = None
+        try:
+            held = self._claim(slot, candidate, known)
+        finally:
+            if held is None:
+                slot.gate.leave()
         return held
 
     def _claim(self, slot: Slot, candidate: Candidate, known: Known | None) -> Claim | None:
@@ -103,6 +114,11 @@ class Claimer:
         except (UnsafeSpoolError, IntegrityError) as error:
             self.refuse(candidate.name, error)
             return None
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            self.refuse(candidate.name, error)
+            return None
         if held is None:
             self._queue.missed()
         else:
@@ -110,6 +126,9 @@ class Claimer:
         return held
 
     def refuse(self, name: str, error: Exception) -> None:
-        """Passes a task over for as long as this worker lives, and says why."""
-        self._eligibility.pass_over(name, _FOREVER)
+        """Passes a task over and says why: for as long as this worker lives, or until a mount may
+        be well again.
+        """
+        passes = isinstance(error, OSError) and error.errno not in _ERRORS_THAT_STAY
+        self._eligibility.pass_over(name, _ERROR_PAUSE_S if passes else _FOREVER)
         self._note(f"{name!r} is passed over: {error}")

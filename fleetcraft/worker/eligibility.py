@@ -44,8 +44,13 @@ class Eligibility:
         self._walltime = walltime
         self._in_pack = in_pack
         self._until: dict[str, float] = {}
+        self._walk_began = 0.0
         self._others: bool = False
         self._others_asked = -_HOSTS_EVERY_S
+
+    def begin_walk(self) -> None:
+        """Told before a walk over the candidates begins."""
+        self._walk_began = time.monotonic()
 
     def passed_over(self, name: str) -> bool:
         """Whether a task was passed over not long ago, so that it need not be read again."""
@@ -58,12 +63,18 @@ class Eligibility:
         return False
 
     def next_chance_s(self) -> float | None:
-        """Seconds until a task that was passed over for a while may be claimed; None: no such."""
+        """Seconds until a task that was passed over for a while may be claimed; None: no such.
+
+        Asked after a whole walk, which would have met and judged again every task whose time was
+        up when it began: what is left of those is gone from the queue, claimed by somebody else.
+        """
+        for name in [name for name, until in self._until.items() if until < self._walk_began]:
+            del self._until[name]
         finite = [until for until in self._until.values() if until != _FOREVER]
         return max(0.0, min(finite) - time.monotonic()) if finite else None
 
-    def read(self, path: str) -> Known | None:
-        """A candidate as it is before the claim; None when it cannot be parsed.
+    def read(self, path: str, name: str) -> Known | None:
+        """A candidate as it is before the claim; None when it is no record of this name.
 
         Such a one is claimed all the same, read with all checks, and filed as a failed launch.
 
@@ -72,9 +83,10 @@ class Eligibility:
         """
         data = self._tree.fs.peek(path)
         try:
-            return Known(data, parse(data))
+            record = parse(data)
         except DataError:
             return None
+        return Known(data, record) if record.spec.name == name else None
 
     def allows(self, record: Record, *, gpu: bool) -> bool:
         """Whether this worker may claim the task now; if not, remembers until when."""

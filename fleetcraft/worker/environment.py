@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from fleetcraft.errors import DataError
 from fleetcraft.spool.directives import TaskSpec
 
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
-# These steer a worker or a launcher, not the tasks that it runs.
-_NOT_INHERITED = ("FLEET_LAUNCH_TOKEN",)
 
 
 def as_bytes(env: Mapping[str, str]) -> dict[bytes, bytes]:
@@ -27,7 +26,7 @@ def as_bytes(env: Mapping[str, str]) -> dict[bytes, bytes]:
 
 def base_environment(root: str, spool_dir: str) -> dict[str, str]:
     """What every task of a worker gets: the worker's own environment and the spool's place."""
-    env = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
+    env = dict(os.environ)
     if "FLEET_OWNER" in env:
         # A worker that is itself a task (a pack): survivors of either owner can then be found.
         env["FLEET_OUTER_OWNER"] = env["FLEET_OWNER"]
@@ -52,13 +51,20 @@ def read_env_file(spec: TaskSpec) -> Mapping[str, str]:
     """
     path = os.path.join(spec.project_dir or os.sep, spec.env_file)
     try:
-        facts = os.stat(path)
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read the env-file {path}: {error}") from error
-    if facts.st_uid not in (os.geteuid(), 0) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise DataError(f"refusing the env-file {path}: another user owns or can write it")
+        # O_NONBLOCK so that a FIFO cannot hold the worker for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(fd, "rb") as file:
+            facts = os.fstat(fd)
+            if not stat.S_ISREG(facts.st_mode):
+                raise DataError(f"refusing the env-file {path}: it is no regular file")
+            if facts.st_uid not in (os.geteuid(), 0) or facts.st_mode & _WRITABLE_BY_OTHERS:
+                raise DataError(f"refusing the env-file {path}: another user owns or can write it")
+            lines = file.read().decode().split("\n")
+    except OSError as error:
+        raise DataError(f"cannot read the env-file {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        # Its own words would quote what stands in the file.
+        raise DataError(f"cannot read the env-file {path}: it is not UTF-8 text") from error
     return dict(
         _assignment(path, number, line) for number, line in enumerate(lines, 1) if _is_set(line)
     )
@@ -71,7 +77,7 @@ def _is_set(line: str) -> bool:
 
 def _assignment(path: str, number: int, line: str) -> tuple[str, str]:
     match = _ASSIGNMENT.fullmatch(line.strip())
-    if match is None:
+    if match is None or "\0" in line:
         # The line itself is not shown: it may hold a secret.
         raise DataError(f"line {number} of the env-file {path} is no NAME=value")
     value = match[2].strip()

@@ -107,6 +107,7 @@ class _LocalFleet:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
         try:
+            self._recover(earlier=True)
             self._members = [self._start(index) for index in range(self._workers)]
             while self._members:
                 self._listen()
@@ -214,7 +215,8 @@ class _LocalFleet:
                 if event.get("event") == "end":
                     self._count.add(str(event["claim"]), str(event["outcome"]), str(event["to"]))
 
-    def _recover(self) -> None:
+    def _recover(self, *, earlier: bool = False) -> None:
+        """Closes the claims of the dead: of this run's workers, or of what ran here earlier."""
         try:
             report = recover(self._tree, ask_this_machine(), stop_survivors=stop_survivors)
         except OSError as error:
@@ -223,7 +225,8 @@ class _LocalFleet:
         for item in report.items:
             if item.claim:
                 self._report.recovered += 1
-                self._count.add(item.claim, "lost", item.to)
+                if not earlier:
+                    self._count.add(item.claim, "lost", item.to)
 
     def _dismiss_if_done(self) -> None:
         """Sends all home once every worker's last walk found nothing and none holds a task.

@@ -154,13 +154,14 @@ class Worker:
         self._diary.close()
         self._wakeup.close()
 
-    def leave(self, reason: str, code: int = WorkerExit.LEFT) -> None:
+    def leave(self, reason: str, code: int = WorkerExit.LEFT, *, quiet: bool = False) -> None:
         """Claims nothing more; leaves when nothing runs."""
         if not self._leaving:
             self._leaving = reason
             self._report.reason = reason
             self._report.exit_code = int(code)
-            self._diary.note(f"leaving: {reason}")
+            if not quiet:
+                self._diary.note(f"leaving: {reason}")
             for slot in self._slots:
                 if slot.attempt is None:
                     slot.gate.leave()

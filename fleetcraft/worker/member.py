@@ -53,7 +53,7 @@ class Member(Worker):
         """Leaves when the parent says so, or has closed the pipe."""
         if 0 in ready:
             os.read(0, 4096)
-            self.leave("nothing is left to claim")
+            self.leave("nothing is left to claim", quiet=True)
 
 
 class Teller:

@@ -49,11 +49,13 @@ class CaughtSignals:
         self._old: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
         signal.set_wakeup_fd(wakeup.write_fd, warn_on_full_buffer=False)
         for number in _CAUGHT:
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # started by nohup
             self._old[number] = signal.signal(number, self._note)
         self._old[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def take(self) -> int:
-        """The last signal since the last call; 0 if there was none."""
+        """The last signal since the last call, orders to end first; 0 if there was none."""
         number, self._last = self._last, 0
         return number
 
@@ -64,4 +66,6 @@ class CaughtSignals:
             signal.signal(number, handler)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._last = number
+        # A mere warning does not make an order to end forgotten.
+        if number != signal.SIGUSR1 or not self._last:
+            self._last = number

@@ -135,7 +135,8 @@ def attend(
         return "log unwritable"
     if begun is None:
         return "claim gone"
-    assert isinstance(begun, attempt.Attempt)
+    if isinstance(begun, claims.Closed):
+        return f"not started {begun.line.outcome} mine={begun.mine} moved={begun.moved}"
     how = fs.run_end(*outcomes)
     if how == "interrupted":
         begun.stopped = StopReason.INTERRUPTED

@@ -151,14 +151,28 @@ def report(root: Path, results: Path) -> None:
     retried = spool.show("prompts").attempts
     print(f"prompts     {len(retried)} attempts: {', '.join(str(a.outcome) for a in retried)}")
     print(f"timed-pass  {describe_timing(spool, results)}")
-    table = results / "report" / "summary.md"
-    if table.exists():
-        print(f"summary     {table.read_text(encoding='utf-8').strip()}")
+    print_means(results / "report" / "summary.csv")
     tell("What it made")
     for path in ("clips", "report/summary.csv", "report/summary.md", "report/summary.png"):
         print(f"  {results / path}")
     if (root / "taskq").exists():
         print(f"  {root} (records, logs and journals; kept with --keep)")
+
+
+def print_means(path: Path) -> None:
+    """The summary's table in short: the mean of each metric over the seeds, by steps."""
+    try:
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    except OSError:
+        print("summary     is missing: see the failed tasks above")
+        return
+    metrics = [name for name in rows[0] if name not in ("name", "prompt", "seed", "steps")]
+    print(f"summary     {len(rows)} clips were scored; means over {len(SEEDS)} seeds:")
+    print(f"  {'steps':>5}  {'  '.join(f'{name:>12}' for name in metrics)}")
+    for steps in STEPS:
+        group = [row for row in rows if row["steps"] == str(steps)]
+        means = [sum(float(row[name]) for row in group) / len(group) for name in metrics]
+        print(f"  {steps:>5}  {'  '.join(f'{mean:>12.2f}' for mean in means)}")
 
 
 def describe_timing(spool: Spool, results: Path) -> str:

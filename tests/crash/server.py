@@ -1,0 +1,205 @@
+"""A warm process that forks one short-lived process after another: hundreds of crashes in seconds.
+
+Run as a script with a folder and one JSON object: which operation, and how it is disturbed. For
+every k it prepares a spool, lets a child perform the operation with the k-th file operation
+disturbed, and lets another child prove that nothing is lost. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import fleetcraft.files
+from fleetcraft.spool import claims
+from tests.crash import operations
+from tests.crash.operations import EXPECTED_REFUSALS, OPERATIONS, Process, QuickFS
+
+MAX_STEPS = 400
+LIED_ABOUT = frozenset({"rename_new", "replace", "link", "unlink"})
+_SEAM = [
+    name
+    for name, method in vars(fleetcraft.files.FileSystem).items()
+    if callable(method) and not name.startswith("_")
+]
+
+
+class DisturbedFS(QuickFS):
+    """Does something to the k-th file operation.
+
+    Args:
+        at: Which one, counted from 1.
+        how: ``kill before``, ``kill after``, an errno to raise instead, ``lie`` with an errno to
+            raise although it was done, or ``from`` with an errno for this and all later writes.
+    """
+
+    def __init__(self, at: int, how: list[str]) -> None:
+        super().__init__()
+        self.steps = 0
+        self.disturbed = ""
+        self._at = at
+        self._how = how
+        self._inside = False
+
+    def step(self, name: str, perform: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
+        if self._inside:  # one method of the seam that calls another is one operation
+            return perform(self, *arguments, **keywords)
+        self.steps += 1
+        if not self._is_hit(name):
+            return self._perform(perform, arguments, keywords)
+        self.disturbed = name
+        how = self._how[0]
+        if how == "kill before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how in ("raise", "from"):
+            raise self._error(arguments)
+        result = self._perform(perform, arguments, keywords)
+        if how == "kill after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise self._error(arguments) if how == "lie" else AssertionError(result)
+
+    def _is_hit(self, name: str) -> bool:
+        if self._how[0] == "from":
+            return self.steps >= self._at and name != "close"
+        if self._how[0] == "lie" and name not in LIED_ABOUT:
+            return False
+        return self.steps == self._at and (name != "close" or self._how[0].startswith("kill"))
+
+    def _perform(self, perform: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
+        self._inside = True
+        try:
+            return perform(self, *arguments, **keywords)
+        finally:
+            self._inside = False
+
+    def _error(self, arguments: Any) -> OSError:
+        code = getattr(errno, self._how[1])
+        path = arguments[0] if arguments and isinstance(arguments[0], str) else None
+        return OSError(code, os.strerror(code), path)
+
+
+def _counted(name: str) -> Callable[..., Any]:
+    perform = getattr(QuickFS, name)
+
+    def method(self: DisturbedFS, *arguments: Any, **keywords: Any) -> Any:
+        return self.step(name, perform, arguments, keywords)
+
+    return method
+
+
+for _name in _SEAM:
+    setattr(DisturbedFS, _name, _counted(_name))
+
+
+def in_child(act: Callable[[], Any]) -> dict[str, Any]:
+    """Forks, acts, and returns what the child said, or the signal that ended it."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        try:
+            said = {"returned": act()}
+        except BaseException:
+            said = {"trouble": traceback.format_exc()}
+        with os.fdopen(writer, "w") as pipe:
+            json.dump(said, pipe)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        return {"signal": os.WTERMSIG(status)}
+    return json.loads(text)
+
+
+def disturb(folder: str, name: str, how: list[str], at: int) -> dict[str, Any]:
+    """One crash point: prepare, act, prove. The result has ``hit``: whether there was a k-th."""
+    operation = OPERATIONS[name]
+    root = f"{folder}/spool"
+    said = f"{folder}/said"
+    operations.set_up(root)
+
+    def prepare() -> None:
+        operation.prepare(Process(root, QuickFS(), said))
+
+    def act() -> list[str]:
+        fs = DisturbedFS(at, how)
+        process = Process(root, fs, said)
+        if name.startswith(("claim", "finish", "put_back")):
+            fs.steps = -1_000_000  # the lease is not what is tested here
+            process.publish_lease()
+            fs.steps = 0
+        try:
+            operation.act(process)
+        except EXPECTED_REFUSALS as error:
+            return [fs.disturbed, type(error).__name__]
+        return [fs.disturbed, ""]
+
+    def prove() -> dict[str, Any]:
+        return operations.prove(operation, Process(root, QuickFS(), said), read_said(said))
+
+    result: dict[str, Any] = {"at": at}
+    try:
+        prepared = in_child(prepare)
+        if "trouble" in prepared:
+            return {**result, "hit": True, "trouble": prepared["trouble"]}
+        acted = in_child(act)
+        result["hit"] = "signal" in acted or "trouble" in acted or bool(acted["returned"][0])
+        result["acted"] = acted
+        if "trouble" in acted:
+            return {**result, "trouble": acted["trouble"]}
+        proved = in_child(prove)
+        if "returned" not in proved:
+            result["trouble"] = proved.get("trouble", str(proved))
+            result["listing"] = listing(root)
+        return result
+    finally:
+        shutil.rmtree(root)
+        if os.path.exists(said):
+            os.unlink(said)
+
+
+def read_said(path: str) -> list[list[str]]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [line.split() for line in file]
+    except FileNotFoundError:
+        return []
+
+
+def listing(root: str) -> list[str]:
+    return sorted(
+        os.path.relpath(os.path.join(folder, file), root)
+        for folder, _, files in os.walk(root)
+        for file in files
+    )
+
+
+def main(folder: str, request: str) -> None:
+    asked = json.loads(request)
+    claims._APPEND_PAUSE_S = 0
+    points: list[dict[str, Any]] = []
+    for how in asked["how"]:
+        missed = 0
+        for at in range(1, MAX_STEPS):
+            point = disturb(folder, asked["operation"], how, at)
+            missed = 0 if point["hit"] else missed + 1
+            if point["hit"]:
+                points.append({**point, "how": how})
+            # Only renames and links can be lied about, and there may be others between them.
+            if missed > (25 if how[0] == "lie" else 1):
+                break
+    troubles = [point for point in points if "trouble" in point]
+    json.dump({"points": len(points), "troubles": troubles[:3], "count": len(troubles)}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
