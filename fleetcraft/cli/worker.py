@@ -26,7 +26,7 @@ fleetcraft worker --idle 10m --walltime 04:00:00
 fleetcraft worker --spool gpu --slots gpu --idle 60
 """
 _EXITS = """
-0 it left; 5 the spool refuses, such as while DRAIN or STOP stands; 6 a GPU is lost;
+0 it left; 5 the spool refuses, such as while DRAIN or STOP stands; 6 no GPU is there;
 8 this node fails task after task; 9 the spool cannot be written; 130 and 143 after a signal
 """
 

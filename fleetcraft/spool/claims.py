@@ -92,7 +92,8 @@ def claim(
 
     Raises:
         UnsafeSpoolError: Somebody else could have written the record. It was put back.
-        OSError: The rename failed and did not happen.
+        OSError: The rename did not happen, or what was claimed is no readable file and was put
+            back.
     """
     target = tree.paths.claim(name, owner)
     # After ENOENT the own target is looked at: on NFS a retransmitted rename reports failure
@@ -103,7 +104,7 @@ def claim(
         return Claim(name, owner, target, known.record, raw=known.raw)
     try:
         return read_again(tree, Claim(name, owner, target, _shell_of(name, b"")))
-    except UnsafeSpoolError:
+    except (UnsafeSpoolError, OSError):
         tree.move(target, source)
         raise
 

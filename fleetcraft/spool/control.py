@@ -161,12 +161,21 @@ def promote(tree: SpoolTree) -> list[str]:
 
 def write_marker(tree: SpoolTree, marker: str, reason: str) -> None:
     """Writes ``DRAIN`` or ``STOP`` with who wrote it, when and why; an existing one stands."""
-    user = os.environ.get("USER") or str(os.geteuid())
     text = json.dumps(
-        {"by": f"{user}@{this_host().host}", "at": timestamp(), "reason": reason}, sort_keys=True
+        {"by": f"{_user_name()}@{this_host().host}", "at": timestamp(), "reason": reason},
+        sort_keys=True,
     )
     with contextlib.suppress(FileExistsError):
         tree.fs.create(marker, text.encode() + b"\n")
+
+
+def _user_name() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"user {os.geteuid()}"
 
 
 def read_markers(tree: SpoolTree) -> dict[str, str]:

@@ -215,8 +215,19 @@ def check_spec(spec: TaskSpec) -> TaskSpec:
         for value in values:
             if "\n" in value or "\0" in value:
                 raise UsageError(f"{label} of {spec.name!r} holds a newline or NUL: {value!r}")
+            if label == "outputs" and not _is_unicode(value):
+                # They are named in history lines, which are JSON.
+                raise UsageError(f"{label} of {spec.name!r} is no UTF-8: {value!r}")
     _check_command(spec)
     return spec
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _labelled(label: str, value: str) -> None:

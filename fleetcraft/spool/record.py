@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,6 +29,7 @@ except ImportError:
 
 HISTORY_PREFIX = b"#FLEET-RUN "
 _HISTORY_MARK = b"\n#FLEET-RUN "
+_LAST_LINE = b"\nexit\n"
 _DIRECTIVE = "#FLEET "
 _SHEBANG = "#!/usr/bin/env bash"
 _CD_PREFIX = "cd -- "
@@ -148,13 +149,12 @@ def parse(data: bytes) -> Record:
     Raises:
         DataError: It is no record, or a directive is unknown, repeated or has a bad value.
     """
-    cut = data.find(_HISTORY_MARK)
-    head = data if cut < 0 else data[: cut + 1]
+    head = data[: _end_of_head(data)]
     lines = head.decode("utf-8", "surrogateescape").split("\n")
     directives, body_start = _split_header(lines)
     record_id, spec = parse_directives(directives)
     project_dir, command = _split_body(lines, body_start)
-    history, damaged = parse_history(data[len(head) :]) if cut >= 0 else ((), 0)
+    history, damaged = parse_history(data[len(head) :])
     return Record(
         id=record_id,
         spec=msgspec.structs.replace(spec, project_dir=project_dir, command=command),
@@ -163,6 +163,17 @@ def parse(data: bytes) -> Record:
         history_offset=len(head),
         damaged=damaged,
     )
+
+
+def _end_of_head(data: bytes) -> int:
+    """Where the history starts: at the first history line, also at the torn stump of one."""
+    mark = data.find(_HISTORY_MARK)
+    end = len(data) if mark < 0 else mark + 1
+    after_exit = data.rfind(_LAST_LINE, 0, end) + len(_LAST_LINE)
+    stump = data[after_exit:end].split(b"\n", 1)[0]
+    if after_exit >= len(_LAST_LINE) and stump and HISTORY_PREFIX.startswith(stump):
+        return after_exit
+    return end
 
 
 def parse_history(data: bytes) -> tuple[tuple[HistoryLine, ...], int]:
@@ -180,8 +191,24 @@ def parse_history(data: bytes) -> tuple[tuple[HistoryLine, ...], int]:
 
 
 def write_history(line: HistoryLine) -> bytes:
-    """Writes one history line with its newline."""
-    return HISTORY_PREFIX + _encode(line) + b"\n"
+    """Writes one history line with its newline.
+
+    What is no UTF-8 in a reason or a path (a file name may be any bytes) is written as escapes:
+    a line that cannot be written would lose the attempt.
+    """
+    try:
+        text = _encode(line)
+    except UnicodeEncodeError:
+        text = _encode(msgspec.convert(_escaped(msgspec.to_builtins(line)), HistoryLine))
+    return HISTORY_PREFIX + text + b"\n"
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _escaped(item) for key, item in value.items()}
+    return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def destination(record: Record, outcome: Outcome) -> Destination:

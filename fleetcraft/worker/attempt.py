@@ -19,8 +19,8 @@ from fleetcraft.spool.claims import Claim, Closed, close_for, close_own, put_bac
 from fleetcraft.spool.record import HistoryLine, Outcome, destination
 from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.worker.environment import as_bytes, read_env_file
-from fleetcraft.worker.outcome import StopReason, Verdict, judge, seconds_since
-from fleetcraft.worker.slots import Slot, bash_argv
+from fleetcraft.worker.outcome import OUTCOME_OF_STOP, StopReason, Verdict, judge, seconds_since
+from fleetcraft.worker.slots import KeeperGone, Slot, bash_argv
 
 _MAX_LOGS_PASSED = 1000
 
@@ -126,6 +126,8 @@ def begin(
             gate_fd=slot.gate.room_fd if slot.gate.held else None,
             grace_s=place.grace_s,
         )
+    except KeeperGone:
+        pid = 0  # it may have started it first: `poll` says so too, and the attempt is lost
     except (OSError, DataError) as error:
         text = error.message if isinstance(error, DataError) else (error.strerror or str(error))
         verdict = Verdict(outcome=Outcome.LAUNCH_FAILED, reason=f"it could not be started: {text}")
@@ -223,6 +225,33 @@ def finish(
         ended=ended,
         gpu=slot.gpu,
     )
+    return _close(tree, held, line, before_move)
+
+
+def lose(
+    tree: SpoolTree, attempt: Attempt, place: Place, *, before_move: Callable[[HistoryLine], None]
+) -> Closed | None:
+    """Closes the claim of an attempt of which nobody can say how it ended.
+
+    As `finish`, from the reason why it was stopped.
+    """
+    assert attempt.stopped is not None
+    verdict = Verdict(outcome=OUTCOME_OF_STOP[attempt.stopped], reason=attempt.stop_detail)
+    line = _line(
+        attempt.held,
+        place,
+        verdict,
+        number=attempt.number,
+        log=attempt.log,
+        started_at=attempt.started_at,
+        wall_s=seconds_since(attempt.started),
+    )
+    return _close(tree, attempt.held, line, before_move)
+
+
+def _close(
+    tree: SpoolTree, held: Claim, line: HistoryLine, before_move: Callable[[HistoryLine], None]
+) -> Closed | None:
     if line.to == "pending" and tree.fs.exists(tree.paths.cancel_marker(held.name)):
         reason = f"{line.reason}; " if line.reason else ""
         line = _replaced(line, reason=f"{reason}cancelled instead of tried again")
@@ -250,7 +279,9 @@ def _line(
 ) -> HistoryLine:
     reason = verdict.reason
     if ended is not None and ended.leftovers:
-        left = f"{ended.leftovers} processes that it left behind were stopped"
+        many = ended.leftovers > 1
+        left = f"{ended.leftovers} process{'es' if many else ''} that it left behind "
+        left += "were stopped" if many else "was stopped"
         reason = f"{reason}; {left}" if reason else left
     return HistoryLine(
         claim=held.owner.token,

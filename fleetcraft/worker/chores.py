@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fleetcraft.errors import FleetError
+from fleetcraft.identity import Owner
 from fleetcraft.spool.control import read_markers
 from fleetcraft.spool.dependencies import Promoter
-from fleetcraft.spool.recovery import ask_this_machine, recover
+from fleetcraft.spool.leases import Lease
+from fleetcraft.spool.recovery import AskOwner, Liveness, Verdict, ask_this_machine, recover
 from fleetcraft.spool.tree import SpoolTree, describe_problem
 from fleetcraft.worker.limits import Walltime
 from fleetcraft.worker.survivors import stop_survivors
@@ -36,7 +38,8 @@ class Chores:
 
     Args:
         tree: The spool.
-        launch: The worker's own launch, whose claims recovery passes over.
+        launch: The worker's own launch.
+        held: Gives the tokens of the claims that the worker holds now.
         markers_every_s: Pause between looks at the markers.
         walltime: What is left of the allocation.
         note: Told what a person should know.
@@ -45,13 +48,16 @@ class Chores:
     def __init__(
         self,
         tree: SpoolTree,
+        *,
         launch: str,
+        held: Callable[[], set[str]],
         markers_every_s: float,
         walltime: Walltime,
         note: Callable[[str], None],
     ) -> None:
         self._tree = tree
         self._launch = launch
+        self._held = held
         self._markers_every_s = markers_every_s
         self._walltime = walltime
         self._note = note
@@ -63,9 +69,8 @@ class Chores:
 
     def due_at(self, *, leaving: bool) -> float:
         """The monotonic time of the next chore."""
-        if leaving:
-            return self._next_markers
-        return min(self._next_markers, self._next_recover, self._next_promote)
+        limits = min(self._next_markers, self._walltime.next_limit_at())
+        return limits if leaving else min(limits, self._next_recover, self._next_promote)
 
     def task_done(self, name: str) -> None:
         """Promotes what waited for a task that this worker just completed."""
@@ -75,12 +80,13 @@ class Chores:
             self._note(f"what waits for {name!r} is promoted later: {describe_problem(error)}")
 
     def look_at_limits(self) -> Order | None:
-        """Obeys STOP, DRAIN and the walltime, when it is time to look."""
+        """Obeys the walltime, and STOP and DRAIN when it is time to look."""
         now = time.monotonic()
-        if now < self._next_markers:
-            return None
+        order = self._walltime_order()
+        if now < self._next_markers or (order and order.interrupt):
+            return order
         self._next_markers = now + self._markers_every_s * random.uniform(0.8, 1.2)
-        return self._marker_order() or self._walltime_order()
+        return self._marker_order() or order
 
     def _marker_order(self) -> Order | None:
         paths = self._tree.paths
@@ -111,18 +117,28 @@ class Chores:
 
     def _recover(self) -> None:
         try:
-            report = recover(
-                self._tree,
-                ask_this_machine(),
-                stop_survivors=stop_survivors,
-                but_launches=(self._launch,),
-            )
+            report = recover(self._tree, self._asker(), stop_survivors=stop_survivors)
         except OSError as error:
             self._note(f"the recovery pass failed: {describe_problem(error)}")
             return
         for item in report.items:
             if item.to:
                 self._note(f"{item.action} {item.task!r} to {item.to}: {item.reason}")
+
+    def _asker(self) -> AskOwner:
+        held = self._held()
+        of_others = ask_this_machine()
+
+        def ask(owner: Owner, lease: Lease | None) -> Verdict:
+            if owner.launch != self._launch:
+                return of_others(owner, lease)
+            if owner.token in held:
+                return Verdict(liveness=Liveness.ALIVE, reason="it runs here", on_this_host=True)
+            # The rename of its claim was reported as failed, or its end could not be carried out.
+            why = "its own worker does not run it"
+            return Verdict(liveness=Liveness.GONE, reason=why, on_this_host=True)
+
+        return ask
 
     def promote(self) -> bool:
         """Promotes what is ready, now; says whether tasks became claimable."""

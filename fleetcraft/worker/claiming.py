@@ -126,9 +126,7 @@ class Claimer:
         return held
 
     def refuse(self, name: str, error: Exception) -> None:
-        """Passes a task over and says why: for as long as this worker lives, or until a mount may
-        be well again.
-        """
+        """Passes a task over and says why: for good, or until its mount may be well again."""
         passes = isinstance(error, OSError) and error.errno not in _ERRORS_THAT_STAY
         self._eligibility.pass_over(name, _ERROR_PAUSE_S if passes else _FOREVER)
         self._note(f"{name!r} is passed over: {error}")

@@ -35,6 +35,12 @@ def base_environment(root: str, spool_dir: str) -> dict[str, str]:
     return env
 
 
+def is_pack(root: str) -> bool:
+    """Whether this worker is itself a task of the same scratch tree: a pack on its node."""
+    outer = os.environ.get("FLEET_ROOT", "")
+    return "FLEET_OWNER" in os.environ and os.path.realpath(outer) == os.path.realpath(root)
+
+
 def stream_id(lease_name: str, slot: str) -> str:
     """A number below 2**63, unique per slot and launch, that may seed a deterministic stream."""
     digest = hashlib.sha256(f"{lease_name}.{slot}".encode()).digest()

@@ -38,6 +38,11 @@ class Gate:
         """The descriptor that a task inherits."""
         return self._room
 
+    @property
+    def waits(self) -> bool:
+        """Whether this one is next, alone, as soon as the room is empty."""
+        return self._holds_turnstile
+
     def enter_shared(self) -> bool:
         """Enters beside other untimed attempts; False while a timed one runs or waits."""
         self._release_turnstile()
@@ -75,6 +80,32 @@ class Gate:
         if self._holds_turnstile:
             fcntl.flock(self._turnstile, fcntl.LOCK_UN)
             self._holds_turnstile = False
+
+
+class OpenGate(Gate):
+    """The gate inside a pack: the outer task has passed the node's gate for all that it runs."""
+
+    def __init__(self) -> None:
+        self.held = False
+
+    def enter_shared(self) -> bool:
+        """Always."""
+        return True
+
+    def enter_alone(self) -> bool:
+        """Never: a pack shares its node among its own slots."""
+        return False
+
+    @property
+    def waits(self) -> bool:
+        """Never."""
+        return False
+
+    def leave(self) -> None:
+        """Nothing is held."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def _private_folder() -> str:

@@ -69,6 +69,10 @@ class Heartbeat:
         with contextlib.suppress(OSError):
             leases.publish(self._tree, self._lease)
 
+    def stop(self) -> None:
+        """Beats no more; the lease stays as it is."""
+        self._stop.set()
+
     def _run(self) -> None:
         while not self._stop.wait(self._lease.interval_s * random.uniform(0.9, 1.0)):
             self._beat()

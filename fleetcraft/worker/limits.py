@@ -43,9 +43,23 @@ class Walltime:
     def must_interrupt(self) -> bool:
         """Whether just enough is left to stop what runs and put it back in order."""
         left = self.left_s()
-        if left is None or self._margin_s is None:
-            return False
-        return left < min(_FINISH_TIME_S, self._margin_s / 2)
+        return left is not None and left < self._finish_s()
+
+    def next_limit_at(self) -> float:
+        """The monotonic time at which one of the two above becomes true."""
+        if self._end is None or self._margin_s is None:
+            return float("inf")
+        now = time.monotonic()
+        limits = (self._end - self._margin_s, self._end - self._finish_s())
+        return min((limit for limit in limits if limit > now), default=float("inf"))
+
+    def grace_s(self, wanted_s: float) -> float:
+        """The grace that a task gets when it is stopped: half of what is left at most."""
+        left = self.left_s()
+        return wanted_s if left is None else min(wanted_s, max(0.0, left / 2))
+
+    def _finish_s(self) -> float:
+        return 0.0 if self._margin_s is None else min(_FINISH_TIME_S, self._margin_s / 2)
 
     def allows(self, time_s: int | None) -> bool:
         """Whether a task that needs so long may be claimed."""

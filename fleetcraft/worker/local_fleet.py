@@ -96,6 +96,7 @@ class _LocalFleet:
         self._count = _Count()
         self._report = LocalRunReport()
         self._signal = 0
+        self._confirming = False
         self._dismissed = False
         self._members: list[_Member] = []
         self._workers = workers
@@ -108,7 +109,9 @@ class _LocalFleet:
         }
         try:
             self._recover(earlier=True)
-            self._members = [self._start(index) for index in range(self._workers)]
+            for index in range(self._workers):
+                if not self._signal:
+                    self._members.append(self._start(index))
             while self._members:
                 self._listen()
                 self._bury()
@@ -138,6 +141,8 @@ class _LocalFleet:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
+        if self._signal:
+            process.terminate()  # it came while this one was not yet among those who are told
         return _Member(index=index, process=process, restarts=restarts)
 
     def _listen(self) -> None:
@@ -164,6 +169,7 @@ class _LocalFleet:
             return
         if kind == "start":
             member.idle = False
+            self._confirming = False
         elif kind == "end":
             self._count.add(str(event["claim"]), str(event["outcome"]), str(event["to"]))
         elif kind == "arrive":
@@ -201,7 +207,7 @@ class _LocalFleet:
         self._tell(member, f"worker {member.index} {how}")
         self._count_journal(member)
         self._recover()
-        if self._signal:
+        if self._signal or self._dismissed:
             return
         if member.restarts >= _RESTARTS:
             self._report.stopped.append(f"worker {member.index} {how}, {_RESTARTS} times replaced")
@@ -231,19 +237,22 @@ class _LocalFleet:
     def _dismiss_if_done(self) -> None:
         """Sends all home once every worker's last walk found nothing and none holds a task.
 
-        A worker files what it ran, and promotes what waited for it, before it walks again; so the
-        last one to become idle has seen everything that any of them made claimable.
+        A worker files what it ran, and promotes what waited for it, before it walks again. What it
+        made claimable, a fellow may have taken whose word of that is still on its way; so when all
+        are idle each is asked to look once more, and none may have started anything since.
         """
         if self._dismissed or not self._members or not all(m.idle for m in self._members):
             return
         if any(m.chance_at is not None for m in self._members):
             return  # a task asked to be tried again later: that is still to come
-        self._dismissed = True
+        self._dismissed = self._confirming
+        self._confirming = not self._dismissed
         for member in self._members:
+            member.idle = False
             pipe = member.process.stdin
             if pipe is not None:
                 try:
-                    pipe.write(b"leave\n")
+                    pipe.write(b"leave\n" if self._dismissed else b"look\n")
                     pipe.flush()
                 except BrokenPipeError:
                     continue  # it is leaving already

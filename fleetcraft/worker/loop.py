@@ -12,35 +12,40 @@ import random
 import select
 import signal
 import time
+from collections.abc import Callable
 
 from fleetcraft.diagnosis import OomCounter
 from fleetcraft.errors import IntegrityError, UnsafeSpoolError
 from fleetcraft.process import Ended, find_bash
 from fleetcraft.spool import leases
 from fleetcraft.spool.claims import Claim, Closed, SpoolWriteError
+from fleetcraft.spool.control import refuse_markers
 from fleetcraft.spool.queue import Queue
-from fleetcraft.spool.tree import SpoolTree, describe_problem
+from fleetcraft.spool.tree import SpoolTree, describe_problem, unreadable
 from fleetcraft.worker.attempt import (
     Attempt,
     LogUnwritable,
     Place,
     begin,
     finish,
+    lose,
     settle_without_running,
 )
 from fleetcraft.worker.chores import Chores
 from fleetcraft.worker.claiming import Claimer, Nothing
 from fleetcraft.worker.diary import Diary, OnEvent
 from fleetcraft.worker.eligibility import Eligibility
-from fleetcraft.worker.environment import as_bytes, base_environment, stream_id
+from fleetcraft.worker.environment import as_bytes, base_environment, is_pack, stream_id
 from fleetcraft.worker.heartbeat import Heartbeat
 from fleetcraft.worker.limits import NodeFitness, Walltime
 from fleetcraft.worker.outcome import StopReason
 from fleetcraft.worker.settings import WorkerExit, WorkerReport, WorkerSettings
-from fleetcraft.worker.slots import Slot, close_slots, count_slots, make_slots
+from fleetcraft.worker.slots import KeeperGone, Slot, close_slots, count_slots, make_slots
+from fleetcraft.worker.survivors import stop_survivors
 from fleetcraft.worker.wakeup import CaughtSignals, Wakeup
 
-_GATE_POLL_S = 0.05
+_GATE_FIRST_S = 0.05
+_GATE_LIMIT_S = 0.5
 _IDLE_FIRST_S = 0.05
 _DUTY = 20
 _WRITE_TROUBLE_LIMIT = 3
@@ -56,8 +61,9 @@ def run_worker(settings: WorkerSettings, on_event: OnEvent) -> WorkerReport:
     Raises:
         UsageError: Bad slots.
         DeviceError: GPU slots were asked for and there are none.
-        SpoolError: There is no spool, or it is not safe.
+        SpoolError: There is no spool, it is not safe, or a DRAIN or STOP marker stands.
     """
+    refuse_markers(SpoolTree(settings.spool_dir).check_safe())
     worker = Worker(settings, on_event)
     try:
         return worker.run()
@@ -91,27 +97,33 @@ class Worker:
             bash=find_bash(),
             grace_s=settings.grace_s,
         )
+        try:
+            self._diary = Diary(self.tree, self.lease.name, on_event)
+        except OSError as error:
+            raise unreadable(self.tree.paths.journal(self.lease.name), error) from error
         self._wakeup = Wakeup()
         streams = [stream_id(self.lease.name, str(index)) for index in range(len(gpus))]
-        self._slots = make_slots(gpus, root=settings.root, host=self.lease.host, streams=streams)
-        env = base_environment(settings.root, self.tree.paths.root)
-        self._env = as_bytes(env)
+        pack = is_pack(settings.root)
+        self._slots = make_slots(
+            gpus, root=settings.root, host=self.lease.host, streams=streams, pack=pack
+        )
+        self._env = as_bytes(base_environment(settings.root, self.tree.paths.root))
         self._heartbeat = Heartbeat(self.tree, self.lease, self._wakeup.wake)
-        self._diary = Diary(self.tree, self.lease.name, on_event)
-        walltime = Walltime(settings.walltime_s, settings.drain_margin_s)
+        self._walltime = Walltime(settings.walltime_s, settings.drain_margin_s)
         self._chores = Chores(
             self.tree,
-            self.lease.launch,
+            launch=self.lease.launch,
+            held=self._held,
             # Every few seconds at most, whatever the heartbeat: the mount has to answer.
-            max(0.5, min(5.0, settings.heartbeat_s / 6)),
-            walltime,
-            self._diary.note,
+            markers_every_s=max(0.5, min(5.0, settings.heartbeat_s / 6)),
+            walltime=self._walltime,
+            note=self._diary.note,
         )
         self._claimer = Claimer(
             self.tree,
             self.lease,
             Queue(self.tree, settings.rank, max(1, settings.ranks)),
-            Eligibility(self.tree, self.lease, walltime, in_pack="FLEET_OUTER_OWNER" in env),
+            Eligibility(self.tree, self.lease, self._walltime, in_pack=pack),
             self._diary.note,
         )
         self._fitness = NodeFitness(settings.node_failures, settings.node_failure_s)
@@ -124,6 +136,7 @@ class Worker:
         self._seen_empty = False
         self._idle_since = time.monotonic()
         self._idle_pause_s = _IDLE_FIRST_S
+        self._gate_pause_s = _GATE_FIRST_S
         self._next_poll = 0.0
 
     # -- the loop
@@ -131,7 +144,10 @@ class Worker:
     def run(self) -> WorkerReport:
         """Claims and runs tasks until there is a reason to leave."""
         self._signals = CaughtSignals(self._wakeup)
-        self._heartbeat.start()
+        try:
+            self._heartbeat.start()
+        except OSError as error:
+            raise unreadable(self.tree.paths.lease(self.lease.name), error) from error
         self._diary.arrive(len(self._slots))
         while True:
             busy = self._collect()
@@ -149,6 +165,7 @@ class Worker:
         """Gives up slots, pipe and journal, and restores the signal handlers."""
         if self._signals is not None:
             self._signals.restore()
+        self._heartbeat.stop()
         close_slots(self._slots)
         self._oom.close()
         self._diary.close()
@@ -181,7 +198,12 @@ class Worker:
         for slot in self._slots:
             if slot.attempt is None:
                 continue
-            ended = slot.runner.poll()
+            try:
+                ended = slot.runner.poll()
+            except KeeperGone:
+                self._lose(slot, slot.attempt)
+                found = True
+                continue
             if ended is not None:
                 self._finish(slot, slot.attempt, ended)
                 found = True
@@ -189,26 +211,59 @@ class Worker:
 
     def _finish(self, slot: Slot, attempt: Attempt, ended: Ended) -> None:
         name = attempt.held.name
-        slot.attempt = None
-        self._heartbeat.forget(name)
-        if ended.clean:
-            slot.gate.leave()
-        else:
-            self.leave(f"processes of {name!r} cannot be killed", WorkerExit.NODE_UNFIT)
-        if not ended.known:
-            # It still runs, so its claim stays, and so does the lease: unknown, not ended.
-            self._stuck += 1
+        if not self._vacate(slot, attempt, clean=ended.clean, known=ended.known):
             return
-        try:
-            closed = finish(
+        oom_kills = self._oom.read() if ended.signal or ended.exit_code == 137 else None
+        self._file(
+            attempt,
+            lambda: finish(
                 self.tree,
                 slot,
                 attempt,
                 ended,
                 self._place,
-                oom_kills=self._oom.read() if ended.signal or ended.exit_code == 137 else None,
+                oom_kills=oom_kills,
                 before_move=lambda line: self._diary.end(name, line),
-            )
+            ),
+        )
+
+    def _lose(self, slot: Slot, attempt: Attempt) -> None:
+        """The slot's keeper died: stops what it ran, and files the attempt as lost."""
+        name = attempt.held.name
+        attempt.stopped = attempt.stopped or StopReason.KEEPER_GONE
+        attempt.stop_detail = attempt.stop_detail or "the keeper of its slot died"
+        left = stop_survivors(name, attempt.held.owner, self.lease)
+        self._renew(slot)
+        if self._vacate(slot, attempt, clean=not left, known=not left):
+            told = lambda line: self._diary.end(name, line)  # noqa: E731
+            self._file(attempt, lambda: lose(self.tree, attempt, self._place, before_move=told))
+
+    def _renew(self, slot: Slot) -> None:
+        self._diary.note(f"the keeper of slot {slot.index} died")
+        try:
+            slot.renew()
+        except OSError as error:
+            reason = f"slot {slot.index} gets no new keeper: {describe_problem(error)}"
+            self.leave(reason, WorkerExit.NODE_UNFIT)
+
+    def _vacate(self, slot: Slot, attempt: Attempt, *, clean: bool, known: bool) -> bool:
+        """Frees the slot; says whether the attempt can be filed."""
+        name = attempt.held.name
+        slot.attempt = None
+        self._heartbeat.forget(name)
+        if clean:
+            slot.gate.leave()
+        else:
+            self.leave(f"processes of {name!r} cannot be killed", WorkerExit.NODE_UNFIT)
+        if not known:
+            # It still runs, so its claim stays, and so does the lease: unknown, not ended.
+            self._stuck += 1
+        return known
+
+    def _file(self, attempt: Attempt, close: Callable[[], Closed | None]) -> None:
+        name = attempt.held.name
+        try:
+            closed = close()
         except SpoolWriteError as error:
             self.leave(error.message, WorkerExit.SPOOL_UNWRITABLE)
             return
@@ -292,7 +347,11 @@ class Worker:
             return
         attempt.stopped = reason
         attempt.stop_detail = detail
-        ended = slot.runner.stop(self._settings.grace_s)
+        try:
+            ended = slot.runner.stop(self._walltime.grace_s(self._settings.grace_s))
+        except KeeperGone:
+            self._lose(slot, attempt)
+            return
         if ended is not None:
             self._finish(slot, attempt, ended)
 
@@ -304,20 +363,23 @@ class Worker:
         if self._next_poll > now:
             return False
         started = False
-        for slot in self._slots:
+        # The one at the turnstile first: no other slot gets past it, whatever it would take.
+        for slot in sorted(self._slots, key=lambda slot: not slot.gate.waits):
             if slot.attempt is not None or self._leaving:
                 continue
             try:
                 taken = self._claimer.take(slot)
             except OSError as error:
-                self._diary.note(f"the spool cannot be used now: {describe_problem(error)}")
-                taken = Nothing.CLAIMABLE
+                self._pause_in_trouble(error)
+                break
             if taken is Nothing.CLAIMABLE:
                 self._pause_idle(looked_s=time.monotonic() - now)
                 break
             if taken is Nothing.THROUGH_THE_GATE:
-                self._next_poll = time.monotonic() + _GATE_POLL_S
+                self._next_poll = time.monotonic() + self._gate_pause_s
+                self._gate_pause_s = min(_GATE_LIMIT_S, self._gate_pause_s * 1.3)
                 break
+            self._gate_pause_s = _GATE_FIRST_S
             self._idle_pause_s = _IDLE_FIRST_S
             self._idle_since = time.monotonic()
             started = True
@@ -356,7 +418,22 @@ class Worker:
             self._diary.end(held.name, begun.line)
             self._after_close(held.name, begun, begun.line.attempt)
 
+    def _held(self) -> set[str]:
+        """The tokens of the claims that run here."""
+        return {slot.attempt.held.owner.token for slot in self._slots if slot.attempt is not None}
+
     # -- waiting and leaving
+
+    def _pause_in_trouble(self, error: OSError) -> None:
+        """The spool cannot be used: not the same as nothing to claim, and it may pass."""
+        problem = describe_problem(error)
+        now = time.monotonic()
+        self._diary.note(f"the spool cannot be used now: {problem}")
+        self._next_poll = now + self._idle_pause_s * random.uniform(0.7, 1.3)
+        self._idle_pause_s = min(self.idle_limit_s, self._idle_pause_s * 1.5)
+        if now - self._idle_since >= self._settings.idle_s:
+            reason = f"the spool could not be used for {self._settings.idle_s:g} s: {problem}"
+            self.leave(reason, WorkerExit.SPOOL_UNWRITABLE)
 
     def _pause_idle(self, looked_s: float) -> None:
         """Nothing is claimable: look again later and later, and think about leaving."""
@@ -377,8 +454,9 @@ class Worker:
         """Leaves when nothing was claimable for long enough, or when the marker allows it."""
         marker = self._settings.until_marker
         if marker:
-            # The order matters: only an empty look after the marker was there counts.
-            if self._seen_empty:
+            # The order matters: only an empty look after the marker was there counts. A task that
+            # asked to be tried again later is in the queue, though nobody may claim it yet.
+            if self._seen_empty and self.next_chance_s() is None:
                 self.leave(f"{marker} exists and the queue was empty after it")
             self._seen_empty = os.path.exists(marker)
             return
@@ -398,7 +476,15 @@ class Worker:
         ready, _, _ = select.select(fds, [], [], max(0.0, until - now))
         if self._wakeup.read_fd in ready:
             self._wakeup.clear()
+        for slot in self._slots:
+            # A keeper without a task has nothing to say but that it ends.
+            if slot.attempt is None and slot.runner.fileno() in ready:
+                self._renew(slot)
         self.on_ready(ready)
+
+    def look_now(self) -> None:
+        """Looks for something to claim without further pause."""
+        self._next_poll = 0.0
 
     def next_chance_s(self) -> float | None:
         """Seconds until a task that was passed over for a while may be claimed; None: no such."""

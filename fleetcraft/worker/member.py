@@ -1,8 +1,8 @@
 """A worker of a local fleet: it tells its parent what it does, and leaves when it is told to.
 
 Started by `local_fleet` with its settings as JSON on the command line. Events go to stdout as JSON
-lines; a line on stdin, or its end, is the parent's word to leave. Invariant: a member does not
-outlive its parent.
+lines; ``look`` on stdin asks it to look for tasks at once, ``leave`` or the end to leave.
+Invariant: a member does not outlive its parent.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Member(Worker):
     def __init__(self, settings: WorkerSettings, teller: Teller) -> None:
         super().__init__(settings, teller.tell)
         self._teller = teller
+        self._parent_speaks = True
 
     def on_idle(self) -> None:
         """Tells the parent that a whole walk found nothing, and when that may change."""
@@ -47,13 +48,18 @@ class Member(Worker):
 
     def extra_fds(self) -> list[int]:
         """The parent's word."""
-        return [0]
+        return [0] if self._parent_speaks else []
 
     def on_ready(self, ready: list[int]) -> None:
-        """Leaves when the parent says so, or has closed the pipe."""
-        if 0 in ready:
-            os.read(0, 4096)
-            self.leave("nothing is left to claim", quiet=True)
+        """Looks again when the parent asks; leaves when it says so, or has closed the pipe."""
+        if 0 not in ready:
+            return
+        said = os.read(0, 4096)
+        if said and b"leave" not in said:
+            self.look_now()
+            return
+        self._parent_speaks = False
+        self.leave("nothing is left to claim" if said else "its parent is gone", quiet=True)
 
 
 class Teller:

@@ -30,6 +30,7 @@ class StopReason(StrEnum):
     CANCELLED = "cancelled"
     INTERRUPTED = "interrupted"
     RECOVERED = "recovered"
+    KEEPER_GONE = "keeper_gone"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +69,7 @@ def judge(
         oom_kills: How far the kernel's out-of-memory count rose meanwhile; None if unknown.
     """
     if stopped is not None and not _beat_the_stop(ended, stopped):
-        return Verdict(outcome=_OUTCOME_OF_STOP[stopped], reason=stop_detail)
+        return Verdict(outcome=OUTCOME_OF_STOP[stopped], reason=stop_detail)
     if ended.exit_code == 0:
         return _check_outputs(outputs, project_dir, log_facts) if outputs else _COMPLETED
     if ended.exit_code == TRY_AGAIN_EXIT:
@@ -82,11 +83,12 @@ def judge(
     return Verdict(outcome=Outcome.FAILED, reason=_signal_text(ended))
 
 
-_OUTCOME_OF_STOP = {
+OUTCOME_OF_STOP = {
     StopReason.TIMEOUT: Outcome.TIMEOUT,
     StopReason.CANCELLED: Outcome.CANCELLED,
     StopReason.INTERRUPTED: Outcome.INTERRUPTED,
     StopReason.RECOVERED: Outcome.LOST,
+    StopReason.KEEPER_GONE: Outcome.LOST,
 }
 
 

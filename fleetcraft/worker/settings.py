@@ -17,7 +17,6 @@ class WorkerExit(IntEnum):
     """
 
     LEFT = 0
-    DEVICE_LOST = 6
     NODE_UNFIT = 8
     SPOOL_UNWRITABLE = 9
     INTERRUPTED = 130

@@ -18,7 +18,7 @@ import msgspec
 from fleetcraft.errors import DeviceError, UsageError
 from fleetcraft.process import Ended, TaskProcess, become_subreaper
 from fleetcraft.worker.environment import as_bytes
-from fleetcraft.worker.gate import Gate
+from fleetcraft.worker.gate import Gate, OpenGate
 
 if TYPE_CHECKING:
     import socket
@@ -28,8 +28,15 @@ if TYPE_CHECKING:
 MAX_SLOTS = 1024
 
 
+class KeeperGone(Exception):
+    """The keeper of a slot died; what it ran may live on."""
+
+
 class Runner(Protocol):
-    """What runs one task at a time for a slot."""
+    """What runs one task at a time for a slot.
+
+    Each method but `close` raises `KeeperGone` when the process that runs the task for us died.
+    """
 
     def start(
         self,
@@ -67,7 +74,8 @@ class OwnRunner(TaskProcess):
         return None
 
     def close(self) -> None:
-        """Nothing to give up."""
+        """Stops what still runs, which is so only when the worker itself failed."""
+        self.stop(self._grace_s)
 
 
 class KeeperRunner:
@@ -87,6 +95,8 @@ class KeeperRunner:
             [sys.executable, "-m", "fleetcraft.worker.keeper", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
+            # The worker's own may be a pipe whose reader waits for its end.
+            stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
         theirs.close()
@@ -111,7 +121,10 @@ class KeeperRunner:
             "grace_s": grace_s,
         }
         fds = [log_fd] if gate_fd is None else [log_fd, gate_fd]
-        socket.send_fds(self._socket, [b"!"], fds)
+        try:
+            socket.send_fds(self._socket, [b"!"], fds)
+        except ConnectionError as error:
+            raise KeeperGone from error
         self._send(message)
         answer = self._receive()
         if answer.get("error"):
@@ -143,13 +156,19 @@ class KeeperRunner:
         self._process.wait()
 
     def _send(self, message: object) -> None:
-        self._socket.sendall(msgspec.json.encode(message) + b"\n")
+        try:
+            self._socket.sendall(msgspec.json.encode(message) + b"\n")
+        except ConnectionError as error:
+            raise KeeperGone from error
 
     def _receive(self) -> dict[str, Any]:
         while b"\n" not in self._buffer:
-            chunk = self._socket.recv(65536)
+            try:
+                chunk = self._socket.recv(65536)
+            except ConnectionError as error:
+                raise KeeperGone from error
             if not chunk:
-                raise ConnectionResetError("the keeper of this slot is gone")
+                raise KeeperGone
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         return msgspec.json.decode(line, type=dict[str, Any])
@@ -178,6 +197,15 @@ class Slot:
     gate: Gate
     environment: dict[bytes, bytes]
     attempt: Attempt | None = None
+
+    def renew(self) -> None:
+        """Gives up a keeper that died, and starts another.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        self.runner.close()
+        self.runner = KeeperRunner()
 
 
 def count_slots(text: str) -> list[str]:
@@ -210,7 +238,9 @@ def count_slots(text: str) -> list[str]:
     return [""] * int(text)
 
 
-def make_slots(gpus: list[str], *, root: str, host: str, streams: Sequence[str]) -> list[Slot]:
+def make_slots(
+    gpus: list[str], *, root: str, host: str, streams: Sequence[str], pack: bool
+) -> list[Slot]:
     """Makes the slots of a worker, with keepers where there are several."""
     slots = []
     for index, gpu in enumerate(gpus):
@@ -226,7 +256,7 @@ def make_slots(gpus: list[str], *, root: str, host: str, streams: Sequence[str])
                 index=index,
                 gpu=gpu,
                 runner=runner,
-                gate=Gate(root),
+                gate=OpenGate() if pack else Gate(root),
                 environment=as_bytes(environment),
             )
         )

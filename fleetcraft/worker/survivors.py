@@ -1,8 +1,8 @@
 """What a dead worker's attempt left running on this host: found and stopped before a requeue.
 
-Found by the owner's name in its environment, and by the session that the owner's journal says it
-started. Invariant: only processes of this user are touched, each as pid and start time, and never
-this process or one of its ancestors.
+Found by the owner's name in its environment, and by the sessions of those so found, for one that
+wiped its environment. Invariant: only processes of this user are touched, each as pid and start
+time, and never this process or one of its ancestors.
 """
 
 from __future__ import annotations

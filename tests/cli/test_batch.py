@@ -118,7 +118,7 @@ def test_a_table_that_does_not_fit_is_refused(
 
 
 def test_lines_of_stdin_are_commands(fleet: Fleet) -> None:
-    data = "echo 'one' {not a field}\n\n  echo two\r\n-x\n".encode()
+    data = b"echo 'one' {not a field}\n\n  echo two\r\n-x\n"
     called = fleet.ok("enqueue", "--stdin", "--name", "t-{n:06d}", stdin=data)
     assert called.out == "enqueued: 3 tasks (t-000001, t-000002, t-000003)\n"
     assert command_of(fleet, "t-000001") == "echo 'one' {not a field}"

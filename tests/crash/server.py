@@ -1,6 +1,7 @@
 """A warm process that forks one short-lived process after another: hundreds of crashes in seconds.
 
-Run as a script with a folder and one JSON object: which operation, and how it is disturbed. For
+Run with a folder and one JSON object: which operation, how it is disturbed, and perhaps which rule
+of the protocol is broken (one of `tests.explore.mutations`). For
 every k it prepares a spool, lets a child perform the operation with the k-th file operation
 disturbed, and lets another child prove that nothing is lost. Prints one JSON object.
 """
@@ -21,6 +22,7 @@ import fleetcraft.files
 from fleetcraft.spool import claims
 from tests.crash import operations
 from tests.crash.operations import EXPECTED_REFUSALS, OPERATIONS, Process, QuickFS
+from tests.explore import mutations
 
 MAX_STEPS = 400
 LIED_ABOUT = frozenset({"rename_new", "replace", "link", "unlink"})
@@ -35,7 +37,7 @@ class DisturbedFS(QuickFS):
     """Does something to the k-th file operation.
 
     Args:
-        at: Which one, counted from 1.
+        at: Which one, counted from 1; of a lie, which rename, link or unlink.
         how: ``kill before``, ``kill after``, an errno to raise instead, ``lie`` with an errno to
             raise although it was done, or ``from`` with an errno for this and all later writes.
     """
@@ -51,7 +53,8 @@ class DisturbedFS(QuickFS):
     def step(self, name: str, perform: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
         if self._inside:  # one method of the seam that calls another is one operation
             return perform(self, *arguments, **keywords)
-        self.steps += 1
+        if self._how[0] != "lie" or name in LIED_ABOUT:
+            self.steps += 1
         if not self._is_hit(name):
             return self._perform(perform, arguments, keywords)
         self.disturbed = name
@@ -68,8 +71,8 @@ class DisturbedFS(QuickFS):
     def _is_hit(self, name: str) -> bool:
         if self._how[0] == "from":
             return self.steps >= self._at and name != "close"
-        if self._how[0] == "lie" and name not in LIED_ABOUT:
-            return False
+        if self._how[0] == "lie":
+            return name in LIED_ABOUT and self.steps == self._at
         return self.steps == self._at and (name != "close" or self._how[0].startswith("kill"))
 
     def _perform(self, perform: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
@@ -186,6 +189,8 @@ def listing(root: str) -> list[str]:
 def main(folder: str, request: str) -> None:
     asked = json.loads(request)
     claims._APPEND_PAUSE_S = 0
+    if asked.get("broken"):
+        getattr(mutations, asked["broken"])().__enter__()
     points: list[dict[str, Any]] = []
     for how in asked["how"]:
         missed = 0
@@ -194,8 +199,7 @@ def main(folder: str, request: str) -> None:
             missed = 0 if point["hit"] else missed + 1
             if point["hit"]:
                 points.append({**point, "how": how})
-            # Only renames and links can be lied about, and there may be others between them.
-            if missed > (25 if how[0] == "lie" else 1):
+            if missed > 1:  # a close is not made to fail, and is followed by something that is
                 break
     troubles = [point for point in points if "trouble" in point]
     json.dump({"points": len(points), "troubles": troubles[:3], "count": len(troubles)}, sys.stdout)

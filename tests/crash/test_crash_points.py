@@ -40,10 +40,12 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-def disturbed(folder: Path, operation: str, how: list[list[str]]) -> dict[str, Any]:
+def disturbed(
+    folder: Path, operation: str, how: list[list[str]], broken: str = ""
+) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash.server", str(folder),
-         json.dumps({"operation": operation, "how": how})],
+         json.dumps({"operation": operation, "how": how, "broken": broken})],
         cwd=REPO,
         env={**os.environ, "PYTHONPATH": str(REPO)},
         capture_output=True,
@@ -97,3 +99,18 @@ def test_nothing_is_lost_when_a_rename_or_link_is_done_and_reported_as_failed(
     report = disturbed(folder, operation, [["lie", "ENOENT"], ["lie", "EIO"], ["lie", "EEXIST"]])
     assert report["count"] == 0, explained(report)
     assert report["points"] >= 3
+
+
+@pytest.mark.parametrize(
+    ("operation", "how", "broken"),
+    [
+        ("cancel_pending", ["raise", "EIO"], "withdraw_the_lease_of_an_open_claim"),
+        ("roll_forward", ["kill before"], "run_without_a_last_look"),
+        ("recover", ["kill before"], "recover_without_a_line"),
+    ],
+)
+def test_the_crash_points_show_a_broken_rule(
+    operation: str, how: list[str], broken: str, folder: Path
+) -> None:
+    report = disturbed(folder, operation, [how], broken)
+    assert report["count"] > 0

@@ -16,6 +16,7 @@ Not here: links (test_imports.py), and docs/benchmarks, each page of which recor
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -26,13 +27,14 @@ from pathlib import Path
 
 import pytest
 
-from fleetcraft import Outcome, errors
+from fleetcraft import Outcome, TaskSpec, errors
 from fleetcraft.cli.main import VERBS
 from fleetcraft.layout import State
 from fleetcraft.spool.directives import DIRECTIVES
 from fleetcraft.spool.leases import Lease
 from fleetcraft.spool.record import SPENDING, HistoryLine, OutputFact
 from fleetcraft.spool.store import Spool
+from fleetcraft.spool.views import AttemptView, TaskView
 from fleetcraft.worker.local_fleet import run_local
 from fleetcraft.worker.settings import WorkerExit, WorkerSettings
 
@@ -183,8 +185,6 @@ def test_journals_hold_the_documented_events_with_their_fields(tmp_path: Path) -
     run_local(WorkerSettings(spool_dir=spool.root, root=str(root)), 1, lambda event: None)
 
     # Assert
-    import json
-
     journals = [
         json.loads(line)
         for path in Path(spool.root, "workers").glob("*.jsonl")
@@ -195,13 +195,11 @@ def test_journals_hold_the_documented_events_with_their_fields(tmp_path: Path) -
         row[0].strip("`"): sorted(re.findall(r"`(\w+)`", row[1]))
         for row in rows_of(FORMAT, "event")
     }
-    assert found == documented
+    assert found.items() <= documented.items()
+    assert documented.keys() - found.keys() <= {"note"}  # an undisturbed run may have none
 
 
 def test_the_python_api_page_names_every_method_and_field() -> None:
-    from fleetcraft import TaskSpec
-    from fleetcraft.spool.views import AttemptView, TaskView
-
     text = (REPO / "docs/python-api.md").read_text()
     methods = [name for name in vars(Spool) if not name.startswith("_")]
     names = [*methods, *TaskSpec.__struct_fields__]
@@ -248,11 +246,12 @@ def steps_of(block: Block) -> list[Step]:
     steps: list[Step] = []
     command: list[str] = []
     shown: list[str] = []
-    for offset, line in enumerate((*block.lines, "$ "), 1):
+    began = 0
+    for number, line in enumerate((*block.lines, "$ "), block.line_number + 1):
         if line.startswith("$ "):
             if command:
-                steps.append(step("\n".join(command), tuple(shown), block.line_number + offset))
-            command, shown = [line[2:]], []
+                steps.append(step("\n".join(command), tuple(shown), began))
+            command, shown, began = [line[2:]], [], number
         elif line.startswith("> ") and not shown:
             command.append(line[2:])
         else:
