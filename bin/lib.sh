@@ -174,7 +174,10 @@ install_package() { # install_package EXTRAS
   if [[ $torch_too == yes && -n ${FLEET_TORCH_INDEX-} ]]; then
     "${pip[@]}" --no-deps --index-url "$FLEET_TORCH_INDEX" --constraint "$pins" torch >&2 || return
   fi
-  "${pip[@]}" --constraint "$pins" --editable ".[$1]" >&2
+  "${pip[@]}" --constraint "$pins" --editable ".[$1]" >&2 || return
+  # pip compiles what it copies, not what it links to; without this each start would be slower
+  # where Python may not write (PYTHONDONTWRITEBYTECODE, a read-only checkout).
+  "$python" -m compileall -q fleetcraft >&2 || true
 }
 
 announce() { # announce EXTRAS TORCH_TOO: megabytes as added up once for x86_64 and Python 3.11

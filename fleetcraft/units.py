@@ -10,8 +10,8 @@ import re
 
 from fleetcraft.errors import UsageError
 
-_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d)(?::([0-5]?\d))?")
-_SUFFIX = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
+_CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):([0-5]?\d)(?::([0-5]?\d))?")
+_SUFFIX = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|h|d)")
 _SUFFIX_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTE_STEPS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 MAX_DURATION_S = 366 * 86400

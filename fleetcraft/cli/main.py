@@ -7,6 +7,7 @@ Invariant: importing this module loads click and nothing else that is not tiny.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -142,11 +143,16 @@ def main(args: Sequence[str] | None = None) -> int:
         return 130
     except Exception as error:
         return _fail(error, session)
+    finally:
+        if args is None:
+            # The process ends here; without this the collector walks everything once more on the
+            # way out, which costs an enqueue a tenth of its time.
+            gc.freeze()
 
 
 def _call(words: list[str], session: Session) -> int:
     if "_FLEETCRAFT_COMPLETE" in os.environ:  # a shell asks what could come next
-        cli.main(words, prog_name="fleetcraft")
+        cli.main(words, prog_name="fleetcraft", obj=session)
     try:
         with cli.make_context("fleetcraft", words, obj=session) as context:
             code: Any = cli.invoke(context)

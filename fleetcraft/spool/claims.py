@@ -190,9 +190,11 @@ def close_own(
         tree.fs.close(fd)
     if back is None:
         return _commit_without_line(tree, held, line, before_move)
-    first = line if back == text else first_line_of(back, held.owner.token)
-    if first != line:
-        return Closed(first or line, mine=False, moved=False)
+    if back != text:
+        first = first_line_of(back, held.owner.token)
+        # Compared as written: what is no UTF-8 in a line is escaped there.
+        if first is None or first != first_line_of(text, held.owner.token):
+            return Closed(first or line, mine=False, moved=False)
     before_move(line)
     return Closed(line, mine=True, moved=_carry_out(tree, held.name, held.path, held.record, line))
 
@@ -277,11 +279,13 @@ def close_for(
         line = held.record.closing_line(owner.token)
         mine = None
         if line is None:
-            mine = make_line(held.record)
+            text = write_history(make_line(held.record))
+            mine = first_line_of(text, owner.token)
             prefix = b"" if tree.fs.ends_with_newline(fd) else b"\n"
-            tree.fs.append(fd, prefix + write_history(mine))
+            tree.fs.append(fd, prefix + text)
             line = first_line_of(tree.fs.read_from(fd, held.record.history_offset), owner.token)
-            assert line is not None  # just read back what was appended
+            if line is None:  # torn by what another process wrote at the same moment
+                raise DataError(f"the line that closes {path} cannot be read back; it stays")
         if line.to != "done":
             tree.fs.datasync(fd)
     finally:

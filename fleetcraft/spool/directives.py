@@ -15,7 +15,7 @@ import msgspec
 from fleetcraft.errors import DataError, FleetError, UsageError
 from fleetcraft.layout import Lane
 from fleetcraft.spool.names import check_dependency, check_name
-from fleetcraft.units import format_clock, parse_duration_s
+from fleetcraft.units import MAX_DURATION_S, format_clock, parse_duration_s
 
 MAX_RETRIES = 1000
 
@@ -65,7 +65,7 @@ def _read_bool(text: str) -> bool:
 
 
 def _read_retries(text: str) -> int:
-    if not text.isdecimal() or int(text) > MAX_RETRIES:
+    if not text.isdecimal() or len(text) > 9 or int(text) > MAX_RETRIES:
         raise UsageError(f"expected a number of retries from 0 to {MAX_RETRIES}, found {text!r}")
     return int(text)
 
@@ -136,6 +136,8 @@ def parse_directives(lines: list[str]) -> tuple[str, TaskSpec]:
         if not colon:
             raise DataError(f"bad directive {line!r}: expected 'key: value'")
         if key == "id":
+            if record_id:
+                raise DataError("directive 'id' stands twice")
             record_id = value
             continue
         reader = _READERS.get(key)
@@ -206,20 +208,37 @@ def check_spec(spec: TaskSpec) -> TaskSpec:
     for label, value in (("family", spec.family), ("slot", spec.slot)):
         if value:
             _labelled(label, value)
+    for label, seconds in (("time", spec.time_s), ("timeout", spec.timeout_s)):
+        if seconds is not None and not 1 <= seconds <= MAX_DURATION_S:
+            raise UsageError(f"{label} of {spec.name!r} must be 1 s to 366 days, found {seconds} s")
+    if spec.env_file != spec.env_file.strip():
+        raise UsageError(f"env-file of {spec.name!r} begins or ends with a space: {spec.env_file!r}")
     for label, values in (
+        ("command", (spec.command,)),
+        ("family and slot", (spec.family, spec.slot)),
         ("outputs", spec.outputs),
         ("after-file", spec.after_files),
         ("env-file", (spec.env_file,)),
         ("project directory", (spec.project_dir,)),
     ):
         for value in values:
-            if "\n" in value or "\0" in value:
+            if not _is_bytes(value):
+                raise UsageError(f"{label} of {spec.name!r} holds half a character: {value!r}")
+            if label != "command" and ("\n" in value or "\0" in value):
                 raise UsageError(f"{label} of {spec.name!r} holds a newline or NUL: {value!r}")
             if label == "outputs" and not _is_unicode(value):
                 # They are named in history lines, which are JSON.
                 raise UsageError(f"{label} of {spec.name!r} is no UTF-8: {value!r}")
     _check_command(spec)
     return spec
+
+
+def _is_bytes(text: str) -> bool:
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_unicode(text: str) -> bool:

@@ -185,7 +185,7 @@ def parse_history(data: bytes) -> tuple[tuple[HistoryLine, ...], int]:
             continue
         try:
             history.append(_decode(line[len(HISTORY_PREFIX) :]))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             damaged += 1
     return tuple(history), damaged
 
@@ -263,7 +263,10 @@ def _split_body(lines: list[str], start: int) -> tuple[str, str]:
     project_dir = ""
     if body and body[0].startswith(_CD_PREFIX) and body[0].endswith(_CD_SUFFIX):
         quoted = body[0][len(_CD_PREFIX) : -len(_CD_SUFFIX)]
-        project_dir = shlex.split(quoted)[0] if "'" in quoted else quoted
+        try:
+            project_dir = shlex.split(quoted)[0] if "'" in quoted else quoted
+        except ValueError as error:
+            raise DataError(f"cannot read the line {body[0]!r}: {error}") from error
         body = body[1:]
     while body and body[-1] == "":
         body.pop()
@@ -273,7 +276,7 @@ def _split_body(lines: list[str], start: int) -> tuple[str, str]:
 
 
 def _identity_of(head: bytes, record_id: str) -> str:
-    marker = f"\n{_DIRECTIVE}id: {record_id}\n".encode()
+    marker = f"\n{_DIRECTIVE}id: {record_id}\n".encode("utf-8", "surrogateescape")
     return str(sha256(head.replace(marker, b"\n", 1)).hexdigest())
 
 

@@ -8,6 +8,7 @@ spool's own folder is made, and an existing spool is never changed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ def set_up(tree: SpoolTree) -> SetupReport:
     for folder in tree.paths.folders():
         try:
             if folder == tree.paths.root:
-                os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+                _make_parent(folder)
             tree.fs.make_folder(folder)
             made.append(folder)
         except FileExistsError:
@@ -48,6 +49,14 @@ def set_up(tree: SpoolTree) -> SetupReport:
             raise unreadable(folder, error) from error
     tree.check_safe()
     return SetupReport(root=tree.paths.root, made=tuple(made), hard_links=_probe(tree))
+
+
+def _make_parent(folder: str) -> None:
+    parent = os.path.dirname(folder)
+    try:
+        os.makedirs(parent, mode=0o700, exist_ok=True)
+    except FileExistsError:  # a file is in the way
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), parent) from None
 
 
 def _probe(tree: SpoolTree) -> bool:

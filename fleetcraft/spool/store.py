@@ -22,7 +22,7 @@ from fleetcraft.spool import enqueue as publishing
 from fleetcraft.spool.check import CheckReport, check
 from fleetcraft.spool.control import Canceller, CancelResult
 from fleetcraft.spool.dependencies import refuse_cycles
-from fleetcraft.spool.directives import TaskSpec
+from fleetcraft.spool.directives import TaskSpec, check_spec
 from fleetcraft.spool.enqueue import BatchReport, Published
 from fleetcraft.spool.recovery import (
     AskOwner,
@@ -95,7 +95,7 @@ class Spool:
             UsageError: A bad name, time or command, or a cycle of dependencies.
             NameTakenError: The name belongs to another task (or the same, without ``if_absent``).
         """
-        spec = self.spec(name, command, **directives)
+        spec = check_spec(self.spec(name, command, **directives))
         refuse_cycles(self.tree, [spec])
         return publishing.enqueue(self.tree, spec, if_absent=if_absent)
 
@@ -112,6 +112,8 @@ class Spool:
             UsageError: A bad task, a repeated name or a cycle; nothing was enqueued.
             NameTakenError: A name belongs to another task; nothing was enqueued.
         """
+        for spec in specs:
+            check_spec(spec)
         refuse_cycles(self.tree, specs)
         return publishing.enqueue_batch(self.tree, specs, if_absent=if_absent, progress=progress)
 

@@ -104,7 +104,10 @@ class Keeper:
 def main() -> None:
     """Serves the socket that was inherited under the number given as the only argument."""
     become_subreaper()
-    Keeper(socket.socket(fileno=int(sys.argv[1]))).serve()
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    # A task that had it too would hide the keeper's death from the worker.
+    channel.set_inheritable(False)
+    Keeper(channel).serve()
 
 
 if __name__ == "__main__":

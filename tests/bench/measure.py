@@ -81,16 +81,29 @@ class Bench:
         return path
 
 
+_SETTINGS = {
+    "PROJECT", "PROJECT_SCRATCH", "SPOOL_DIR", "GPU_SPOOL_DIR", "TELEMETRY_DIR", "MAX_IDLE_MIN",
+    # With the first of these every start would compile the package again, as no installed one does.
+    "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONDEVMODE", "PYTHONPROFILEIMPORTTIME",
+}  # fmt: skip
+
+
 def clean_environment() -> dict[str, str]:
-    """This environment without settings of fleetcraft."""
-    short = {
-        "PROJECT", "PROJECT_SCRATCH", "SPOOL_DIR", "GPU_SPOOL_DIR", "TELEMETRY_DIR", "MAX_IDLE_MIN",
-    }  # fmt: skip
+    """This environment without what would steer fleetcraft or slow Python down."""
     return {
         key: value
         for key, value in os.environ.items()
-        if key not in short and not key.startswith(("FLEET_", "SLURM_", "_FLEETCRAFT"))
+        if key not in _SETTINGS and not key.startswith(("FLEET_", "SLURM_", "_FLEETCRAFT"))
     }
+
+
+def keep_bytecode_in(folder: Path) -> None:
+    """Lets every measured Python keep its bytecode here, as an installed package does in its place.
+
+    The environment may forbid it and the repository may be read-only.
+    """
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
+    timed([sys.executable, "-m", "compileall", "-q", "fleetcraft"])
 
 
 def timed(argv: Sequence[str], *, output: Path | None = None, accept: Sequence[int] = (0,)) -> Cost:

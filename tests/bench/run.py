@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.bench import calls, claims, drain, enqueue, machine, memory, startup
-from tests.bench.measure import Bench, BenchError, Row, Section
+from tests.bench.measure import Bench, BenchError, Row, Section, keep_bytecode_in
 
 SECTIONS = {
     "drain": drain.measure,
@@ -40,6 +40,7 @@ def main() -> int:
     base = args.dir or tempfile.gettempdir()
     folder = Path(tempfile.mkdtemp(prefix="fleetcraft-bench-", dir=base)).resolve()
     bench = Bench(folder=folder, quick=args.quick, say=lambda text: print(text, file=sys.stderr))
+    keep_bytecode_in(bench.new_folder("bytecode"))
     facts = machine.describe(folder, machine.command_line())
     sections = []
     try:

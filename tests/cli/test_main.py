@@ -263,3 +263,21 @@ sys.exit(code)
     )
     assert done.stdout.splitlines()[-1] == "[]"
     assert fleet.names() == ["light"]
+
+
+def test_a_shell_is_told_what_could_come_next(fleet: Fleet) -> None:
+    for words, expected in (
+        ("fleetcraft en", "plain,enqueue"),
+        ("fleetcraft run --wo", "--workers"),
+    ):
+        asked = environment(
+            _FLEETCRAFT_COMPLETE="bash_complete",
+            COMP_WORDS=words,
+            COMP_CWORD=str(len(words.split()) - 1),
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "fleetcraft"],
+            env=asked, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout

@@ -106,7 +106,6 @@ def test_nothing_is_lost_when_a_rename_or_link_is_done_and_reported_as_failed(
     [
         ("cancel_pending", ["raise", "EIO"], "withdraw_the_lease_of_an_open_claim"),
         ("roll_forward", ["kill before"], "run_without_a_last_look"),
-        ("recover", ["kill before"], "recover_without_a_line"),
     ],
 )
 def test_the_crash_points_show_a_broken_rule(

@@ -20,6 +20,7 @@ from fleetcraft.spool.control import Canceller
 from fleetcraft.spool.directives import TaskSpec
 from fleetcraft.spool.enqueue import enqueue, enqueue_batch
 from fleetcraft.spool.leases import Lease
+from fleetcraft.spool.record import parse
 from fleetcraft.spool.recovery import AskOwner, Liveness, Verdict, recover
 from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.worker import attempt
@@ -83,15 +84,23 @@ def worker(
 
 
 def claim_any(tree: SpoolTree, owner: Owner) -> claims.Claim | None:
+    """Claims the first task that is to be had, as a worker does: header first, then the rename."""
     for lane in LANES:
         folder = tree.paths.lane(lane)
         for file in sorted(tree.fs.listdir(folder)):
             name = task_of(file)
-            if name is not None:
-                held = claims.claim(tree, name, f"{folder}/{file}", owner)
-                if held is not None:
-                    return held
+            held = None if name is None else _claim(tree, name, f"{folder}/{file}", owner)
+            if held is not None:
+                return held
     return None
+
+
+def _claim(tree: SpoolTree, name: str, path: str, owner: Owner) -> claims.Claim | None:
+    try:
+        data = tree.fs.peek(path)
+    except FileNotFoundError:
+        return None
+    return claims.claim(tree, name, path, owner, claims.Known(data, parse(data)))
 
 
 class _Slot:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fleetcraft.identity import process_id
+from fleetcraft.layout import Lane
 from fleetcraft.spool import leases
 from fleetcraft.spool.record import HistoryLine, Record
 from fleetcraft.spool.store import Spool
@@ -140,10 +141,11 @@ class Site:
     # -- tasks
 
     def enqueue(self, name: str, command: str = "true", **directives: Any) -> None:
-        self.spool.enqueue(name, command, **directives)
+        self.spool.enqueue(name, command, **_typed(directives))
 
     def enqueue_all(self, commands: Mapping[str, str], **directives: Any) -> None:
-        specs = [self.spool.spec(name, text, **directives) for name, text in commands.items()]
+        typed = _typed(directives)
+        specs = [self.spool.spec(name, text, **typed) for name, text in commands.items()]
         self.spool.enqueue_many(specs)
 
     def file(self, name: str) -> Path:
@@ -260,6 +262,10 @@ class Site:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return left
+
+
+def _typed(directives: dict[str, Any]) -> dict[str, Any]:
+    return {key: Lane(value) if key == "lane" else value for key, value in directives.items()}
 
 
 def python(code: str) -> str:

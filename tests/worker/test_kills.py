@@ -28,9 +28,10 @@ from tests.worker.harness import (
 
 # Runs for a minute in its first attempt, says in the second whether anything of the first is left.
 FIRST_LONG = """
+lives() { [ -e /proc/$1 ] && ! grep -q '^State:.[ZX]' /proc/$1/status; }
 echo "$FLEET_ATTEMPT $$" >> attempts
 if [ $FLEET_ATTEMPT = 1 ]; then sleep 60 & echo $! >> survivors; wait; fi
-for pid in $(cat survivors); do [ -e /proc/$pid ] && echo $pid >> still_there; done
+for pid in $(cat survivors); do lives $pid && echo $pid >> still_there; done
 true
 """
 
@@ -220,11 +221,13 @@ def test_two_recoverers_at_once_close_a_claim_once(site: Site) -> None:
 def test_a_finished_task_of_a_killed_worker_is_rolled_forward_not_run_again(site: Site) -> None:
     # Its worker is stopped in its tracks after the history line, before the rename: the place of
     # the rename is taken away for that moment.
-    site.enqueue("done", "echo ran >> ran")
+    site.enqueue("done", "echo ran >> ran; until [ -e go ]; do sleep 0.02; done")
+    worker = site.start(idle_s=60.0)
+    site.await_lines("ran")
     done = Path(site.spool.tree.paths.done)
     hidden = done.with_name("hidden")
     done.rename(hidden)
-    worker = site.start()
+    site.file("go").touch()
     wait_until(
         lambda: any(b'"completed"' in path.read_bytes() for path in _claims(site)), "it is closed"
     )

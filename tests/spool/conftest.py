@@ -1,0 +1,18 @@
+"""A spool for each test, on the real file system but without forced writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleetcraft.spool import setup
+from fleetcraft.spool.tree import SpoolTree
+from tests.crash.operations import QuickFS
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> SpoolTree:
+    made = SpoolTree(str(tmp_path / "taskq"), QuickFS())
+    setup.set_up(made)
+    return made
