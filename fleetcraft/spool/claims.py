@@ -147,7 +147,7 @@ def _shell_of(name: str, data: bytes) -> Record:
     history, damaged = parse_history(data[offset:])
     spec = TaskSpec(name=name, command="")
     return Record(
-        id="", spec=spec, identity="", history=history, history_offset=offset, damaged=damaged
+        id="", spec=spec, head=b"", history=history, history_offset=offset, damaged=damaged
     )
 
 

@@ -69,14 +69,17 @@ class Canceller:
         """
         tree = self._tree
         tree.find_or_complete(name, complete_publication)
-        with contextlib.suppress(FileExistsError):
-            tree.fs.create(tree.paths.cancel_marker(name), b"")
+        marker = tree.paths.cancel_marker(name)
         for _ in range(_LOOKS):
+            with contextlib.suppress(FileExistsError):
+                tree.fs.create(marker, b"")
             location = tree.find_or_complete(name, complete_publication)
             if location.state in (State.DONE, State.FAILED):
                 return CancelResult(name=name, state=location.state)
-            if location.state is State.RUNNING:
+            if location.state is State.RUNNING and tree.fs.exists(marker):
                 return CancelResult(name=name, state=location.state, requested=True)
+            if location.state is State.RUNNING:
+                continue  # a retry took an older request away and this one with it
             if self._end(name, location):
                 return CancelResult(name=name, state=State.FAILED, cancelled=True)
         raise SpoolError(

@@ -55,12 +55,15 @@ class Promoter:
 
     def finished(self, name: str) -> list[str]:
         """Judges the tasks that a task just done was blocking; returns what was promoted."""
-        waiters = self._waiters.pop(name, None)
+        waiters = self._waiters.get(name)
         if not waiters:
             return []
         self._known_done.add(name)
         names = _LazyNames(self._tree)
-        return [task for task in sorted(waiters) if self._judge(task, names)]
+        promoted = [task for task in sorted(waiters) if self._judge(task, names)]
+        # Not before: what an error kept from being judged is judged at the next refresh.
+        self._waiters.pop(name, None)
+        return promoted
 
     def refresh(self) -> list[str]:
         """Lists ``waiting`` and judges what is new or no longer blocked; returns what was promoted.
@@ -74,6 +77,7 @@ class Promoter:
             self._forget(gone)
         if len(self._known_done) > _MAX_KNOWN_DONE:
             self._known_done.clear()
+        self._waiters = {blocker: tasks for blocker, tasks in self._waiters.items() if tasks}
         names = _LazyNames(tree)
         fresh = [name for name in present if name not in self._watched and self._watch(name)]
         unblocked = [

@@ -116,14 +116,16 @@ DIRECTIVES = ("name", "id", *(key for key in _READERS if key != "name"))
 """Every directive there is, in the order in which records write them."""
 
 
-def parse_directives(lines: list[str]) -> tuple[str, TaskSpec]:
+def parse_directives(lines: list[str], *, project_dir: str, command: str) -> tuple[str, TaskSpec]:
     """Reads header lines such as ``timed: true``.
 
     Args:
         lines: The lines without their ``#FLEET`` mark.
+        project_dir: What the body says of where it runs.
+        command: What the body runs.
 
     Returns:
-        The record id, and the task without command and project directory.
+        The record id, and the task.
 
     Raises:
         DataError: A directive is unknown, repeated, missing or has a bad value.
@@ -152,7 +154,7 @@ def parse_directives(lines: list[str]) -> tuple[str, TaskSpec]:
             raise DataError(f"directive {key!r}: {error.message}", hint=error.hint) from error
     if not record_id or "name" not in fields:
         raise DataError("not a task record: it has no #FLEET name or id")
-    return record_id, TaskSpec(command="", **fields)
+    return record_id, TaskSpec(command=command, project_dir=project_dir, **fields)
 
 
 def _unknown_directive(key: str) -> DataError:
@@ -211,39 +213,33 @@ def check_spec(spec: TaskSpec) -> TaskSpec:
     for label, seconds in (("time", spec.time_s), ("timeout", spec.timeout_s)):
         if seconds is not None and not 1 <= seconds <= MAX_DURATION_S:
             raise UsageError(f"{label} of {spec.name!r} must be 1 s to 366 days, found {seconds} s")
-    if spec.env_file != spec.env_file.strip():
-        raise UsageError(f"env-file of {spec.name!r} begins or ends with a space: {spec.env_file!r}")
+    _check_texts(spec)
+    _check_command(spec)
+    return spec
+
+
+def _check_texts(spec: TaskSpec) -> None:
     for label, values in (
-        ("command", (spec.command,)),
-        ("family and slot", (spec.family, spec.slot)),
+        ("family", (spec.family,)),
+        ("slot", (spec.slot,)),
         ("outputs", spec.outputs),
         ("after-file", spec.after_files),
         ("env-file", (spec.env_file,)),
         ("project directory", (spec.project_dir,)),
     ):
         for value in values:
-            if not _is_bytes(value):
-                raise UsageError(f"{label} of {spec.name!r} holds half a character: {value!r}")
-            if label != "command" and ("\n" in value or "\0" in value):
+            if "\n" in value or "\0" in value:
                 raise UsageError(f"{label} of {spec.name!r} holds a newline or NUL: {value!r}")
-            if label == "outputs" and not _is_unicode(value):
-                # They are named in history lines, which are JSON.
+            # Outputs are named in history lines, which are JSON; the rest may be any bytes.
+            if not _encodes(value, "strict" if label == "outputs" else "surrogateescape"):
                 raise UsageError(f"{label} of {spec.name!r} is no UTF-8: {value!r}")
-    _check_command(spec)
-    return spec
+    if spec.env_file != spec.env_file.strip():
+        raise UsageError(f"env-file of {spec.name!r} has spaces around it: {spec.env_file!r}")
 
 
-def _is_bytes(text: str) -> bool:
+def _encodes(text: str, errors: str) -> bool:
     try:
-        text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8")
+        text.encode("utf-8", errors)
     except UnicodeEncodeError:
         return False
     return True
@@ -262,6 +258,8 @@ def _check_command(spec: TaskSpec) -> None:
         raise UsageError(f"the command of {spec.name!r} is empty; nothing was enqueued")
     if "\0" in command:
         raise UsageError(f"the command of {spec.name!r} holds a NUL byte; nothing was enqueued")
+    if not _encodes(command, "surrogateescape"):
+        raise UsageError(f"the command of {spec.name!r} is no UTF-8; nothing was enqueued")
     if any(line.startswith("#FLEET-RUN") for line in command.split("\n")):
         raise UsageError(
             f"the command of {spec.name!r} has a line that starts with #FLEET-RUN, which is how "

@@ -111,18 +111,24 @@ _decode = msgspec.json.Decoder(HistoryLine).decode
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One record as read: identity, what to run, and its history in file order.
+    """One record as read: what to run, and its history in file order.
 
-    ``history_offset`` is where the first history line starts, in bytes; ``damaged`` counts history
+    ``head`` is everything before the history, in bytes; ``history_offset`` is where the first history line starts, in bytes; ``damaged`` counts history
     lines that cannot be read, such as the torn end of a write to a full disk.
     """
 
     id: str
     spec: TaskSpec
-    identity: str
+    head: bytes
     history: tuple[HistoryLine, ...]
     history_offset: int
     damaged: int = 0
+
+    @property
+    def identity(self) -> str:
+        """The sha256 of the head without its ``id`` line: equal for equal tasks."""
+        # Computed when asked: a worker parses each record and never needs it.
+        return _identity_of(self.head, self.id)
 
     def closing_line(self, token: str) -> HistoryLine | None:
         """The line that closed this claim: the first with exactly its token."""
@@ -152,13 +158,13 @@ def parse(data: bytes) -> Record:
     head = data[: _end_of_head(data)]
     lines = head.decode("utf-8", "surrogateescape").split("\n")
     directives, body_start = _split_header(lines)
-    record_id, spec = parse_directives(directives)
     project_dir, command = _split_body(lines, body_start)
+    record_id, spec = parse_directives(directives, project_dir=project_dir, command=command)
     history, damaged = parse_history(data[len(head) :])
     return Record(
         id=record_id,
-        spec=msgspec.structs.replace(spec, project_dir=project_dir, command=command),
-        identity=_identity_of(head, record_id),
+        spec=spec,
+        head=head,
         history=history,
         history_offset=len(head),
         damaged=damaged,
@@ -178,6 +184,8 @@ def _end_of_head(data: bytes) -> int:
 
 def parse_history(data: bytes) -> tuple[tuple[HistoryLine, ...], int]:
     """Reads history lines; returns them and how many lines could not be read."""
+    if not data:
+        return (), 0
     history: list[HistoryLine] = []
     damaged = 0
     for line in data.split(b"\n"):

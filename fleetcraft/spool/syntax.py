@@ -7,30 +7,32 @@ commands that could be affected.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from fleetcraft.errors import UsageError
 from fleetcraft.spool.directives import TaskSpec
 
+# Text whose quoting is plainly closed: anything else is for bash to judge. Counting quotes would
+# take "it's" 'abc for closed, and the open quote would then end in the first history line.
+_PLAINLY_CLOSED = re.compile(
+    r"""(?: [^'"\\`#$<] | \\. | \$(?!') | <(?!<)
+          | '[^']*'
+          | "(?: [^"\\`$] | \\. | \$\{\w+\} | \$(?![({]) )*+"
+        )*+""",
+    re.VERBOSE | re.DOTALL,
+)
+
 
 def refuse_unfinished_commands(specs: Iterable[TaskSpec]) -> None:
-    """Asks ``bash -n`` about commands with here-documents or unpaired quotes.
+    """Asks ``bash -n`` about commands whose quotes or here-documents may be open at their end.
 
     Raises:
         UsageError: The command is not complete, with what bash said about it.
     """
     for spec in specs:
-        if _may_be_unfinished(spec.command):
+        if _PLAINLY_CLOSED.fullmatch(spec.command) is None:
             _refuse_unfinished(spec)
-
-
-def _may_be_unfinished(command: str) -> bool:
-    return (
-        "<<" in command
-        or command.count("'") % 2 == 1
-        or command.count('"') % 2 == 1
-        or command.count("`") % 2 == 1
-    )
 
 
 def _refuse_unfinished(spec: TaskSpec) -> None:

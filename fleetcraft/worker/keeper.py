@@ -51,6 +51,10 @@ class Keeper:
 
     def _listen(self) -> bool:
         data, fds, _, _ = socket.recv_fds(self._channel, 65536, 2)
+        for fd in fds:
+            # A task gets them under numbers of its own, not under these too; recv_fds of Python
+            # 3.11 drops the flag that would say so.
+            os.set_inheritable(fd, False)
         self._fds += fds
         if not data:
             return False

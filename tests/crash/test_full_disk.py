@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fleetcraft.layout import Lane
 from fleetcraft.spool import setup
 from fleetcraft.spool.check import check
 from fleetcraft.spool.directives import TaskSpec
@@ -134,13 +135,9 @@ def test_anything_else_stays_in_running_and_is_recovered_once_there_is_room(
     report = recover(tree, ask_this_machine())
 
     assert report.recovered == 1
-    record = tree.read(tree.paths.pending_record("t", record_lane()))
+    record = tree.read(tree.paths.pending_record("t", Lane.PLAIN))
     assert [line.outcome for line in record.history] == [Outcome.LOST]
     assert check(tree).ok
-
-
-def record_lane() -> Any:
-    return ""
 
 
 @pytest.mark.parametrize("room", ROOM)

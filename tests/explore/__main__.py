@@ -12,7 +12,7 @@ import sys
 import time
 
 from tests.explore import determinism, scenarios
-from tests.explore.explorer import Explorer, Scenario, Violation, explore
+from tests.explore.explorer import Explorer, Scenario, Violation, explore, shortest
 
 MISHAPS = [
     {"crashes": 1, "lies": 1, "verdicts": 1, "faults": 0},
@@ -20,6 +20,8 @@ MISHAPS = [
     {"crashes": 1, "lies": 0, "verdicts": 0, "faults": 1},
     {"crashes": 2, "lies": 2, "verdicts": 1, "faults": 1},
 ]
+
+SHORTEN_S = 60
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,15 +45,14 @@ def main(arguments: list[str] | None = None) -> int:
                     try:
                         states += _one(scenario, share, rng, mishaps)
                     except Violation as violation:
-                        print(f"{mishaps} seed {chosen.seed}\n{violation}")
+                        print(f"{mishaps} seed {chosen.seed}")
+                        print(shortest(scenario, seconds=SHORTEN_S) or violation)
                         return 1
     print(f"{states} states in {time.monotonic() - started:.0f} s, seed {chosen.seed}: all held")
     return 0
 
 
-def _one(
-    scenario: Scenario, seconds: float, rng: random.Random, mishaps: dict[str, int]
-) -> int:
+def _one(scenario: Scenario, seconds: float, rng: random.Random, mishaps: dict[str, int]) -> int:
     report = explore(scenario, seconds=seconds)
     walked = Explorer(scenario).walk(rng, walks=sys.maxsize, seconds=seconds)
     print(f"{mishaps}\n  {report}\n  {walked}", flush=True)

@@ -137,9 +137,7 @@ def attend(
         return f"put back {claims.put_back(tree, held)}"
     slot: Any = _Slot(fs)
     try:
-        begun = attempt.begin(
-            tree=tree, slot=slot, held=held, place=PLACE, env={}, oom_kills=None
-        )
+        begun = attempt.begin(tree=tree, slot=slot, held=held, place=PLACE, env={}, oom_kills=None)
     except attempt.LogUnwritable:
         return "log unwritable"
     if begun is None:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -85,7 +85,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class End:
-    """A finished schedule: what is on disk, what each actor returned (None: crashed), what is left."""
+    """A finished schedule: what is on disk, what actors returned (None: crashed), what is left."""
 
     world: World
     results: tuple[Any, ...]
@@ -111,7 +111,9 @@ class _Node:
     __slots__ = ("actor", "children", "depth", "final", "live", "number", "parent", "request",
                  "result")  # fmt: skip
 
-    def __init__(self, number: int, actor: int, parent: _Node | None, result: Result | None) -> None:
+    def __init__(
+        self, number: int, actor: int, parent: _Node | None, result: Result | None
+    ) -> None:
         self.number = number
         self.actor = actor
         self.parent = parent
@@ -188,9 +190,7 @@ class _Tree:
     def _process(self, index: int) -> _Process:
         return _Process(self._scenario.actors[index], self._scenario)
 
-    def _settle(
-        self, node: _Node, process: _Process, request: Request | None, final: Any
-    ) -> None:
+    def _settle(self, node: _Node, process: _Process, request: Request | None, final: Any) -> None:
         node.request, node.final = request, final
         if request is None:
             return
@@ -372,11 +372,10 @@ class Explorer:
     def _ways(self, state: _State, index: int) -> Iterator[_State]:
         """Everything that may happen when this actor is next."""
         left = state.left
-        if left.preemptions >= 0 and state.last not in (-1, index):
-            if self._can_step(state, state.last):
-                if left.preemptions == 0:
-                    return
-                left = replace(left, preemptions=left.preemptions - 1)
+        if left.preemptions >= 0 and self._preempts(state, index):
+            if left.preemptions == 0:
+                return
+            left = replace(left, preemptions=left.preemptions - 1)
         node = state.nodes[index]
         request = node.request
         assert request is not None
@@ -410,6 +409,9 @@ class Explorer:
                 trail=(state.trail, f"{self._scenario.actors[index].name} CRASHES"),
             )
 
+    def _preempts(self, state: _State, index: int) -> bool:
+        return state.last not in (-1, index) and self._can_step(state, state.last)
+
     def _verdicts(self, state: _State, index: int, launch: str, left: Budget) -> Iterator[_State]:
         owner = self._launches.get(launch)
         if owner is None or not self._lives(state, owner):
@@ -420,7 +422,7 @@ class Explorer:
             wrong = replace(left, verdicts=left.verdicts - 1)
             yield self._after(state, index, state.world, ("ok", "gone"), wrong, " gone, WRONGLY")
 
-    def _after(
+    def _after(  # noqa: PLR0917 - a step has so many parts
         self, state: _State, index: int, world: World, result: Result, left: Budget, how: str = ""
     ) -> _State:
         node = state.nodes[index]
@@ -484,30 +486,19 @@ def _short(argument: Any) -> str:
     return text if len(text) <= 90 else f"{text[:60]}…({len(text)})"
 
 
-def explore(
-    scenario: Scenario, *, max_states: int = sys.maxsize, seconds: float = 1e9
-) -> Explored:
+def explore(scenario: Scenario, *, max_states: int = sys.maxsize, seconds: float = 1e9) -> Explored:
     """Explores one scenario up to a limit; see `Explorer.exhaust`."""
     return Explorer(scenario).exhaust(max_states=max_states, seconds=seconds)
 
 
-def shortest(scenario: Scenario, *, up_to: int = 4, seconds: float = 60) -> Violation | None:
-    """The counterexample with the fewest preemptions, or None when there is none up to a bound."""
+def shortest(
+    scenario: Scenario, *, up_to: int = 4, max_states: int = sys.maxsize, seconds: float = 1e9
+) -> Violation | None:
+    """The counterexample with the fewest preemptions, or None when none is found up to a bound."""
     for preemptions in range(up_to + 1):
         bounded = replace(scenario, budget=replace(scenario.budget, preemptions=preemptions))
         try:
-            explore(bounded, seconds=seconds)
+            explore(bounded, max_states=max_states, seconds=seconds)
         except Violation as violation:
             return violation
     return None
-
-
-@dataclass
-class Totals:
-    """Numbers of several explorations."""
-
-    reports: list[Explored] = field(default_factory=list)
-
-    @property
-    def states(self) -> int:
-        return sum(report.states for report in self.reports)

@@ -6,12 +6,12 @@ worker that runs what it finds. Each check returns a sentence about what is wron
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 from collections.abc import Callable
 
 from fleetcraft.errors import DataError, FleetError
 from fleetcraft.identity import Owner
-from fleetcraft.layout import LANES, State, parse_claim, task_of
+from fleetcraft.layout import LANES, State, parse_claim
 from fleetcraft.spool import control
 from fleetcraft.spool.check import check
 from fleetcraft.spool.record import Outcome, Record, closing_lines, parse
@@ -113,7 +113,7 @@ def _history_rules(name: str, record: Record, state: State) -> str:
     numbers = [line.attempt for line in lines if line.attempt]
     if numbers != sorted(set(numbers)):
         return f"{name}: attempts run {numbers}"
-    for line, after in zip(lines, lines[1:], strict=False):
+    for line, after in itertools.pairwise(lines):
         if line.outcome is Outcome.COMPLETED:
             return f"{name}: {after.outcome} follows completed"
     if record.damaged:
@@ -182,25 +182,35 @@ def _final_rules(end: End, before: World, after: World, name: str) -> str:
 
 
 def _cancel_rules(end: End, after: World, name: str, state: State) -> str:
-    events = [event for event in end.world.trace if event[1:2] == (name,)]
-    kinds = [event[0] for event in events]
-    marked = f"/s/cancel/{name}" in end.world.names
-    if not marked:
-        kinds.append("retried")  # nobody else removes a marker, whatever the retrier was told
-    if "cancelled" in kinds and "retried" not in kinds:
+    kinds = [event[0] for event in end.world.trace if event[1:2] == (name,)]
+    # Nobody else removes a marker, whatever the retrier was told.
+    retried = f"/s/cancel/{name}" not in end.world.names
+    if not retried and "cancelled" in kinds:
         if state is not State.FAILED:
             return f"{name} was cancelled and is {state}"
         if "run" in kinds[kinds.index("cancelled") :] and not end.spent.verdicts:
             return f"{name} ran after it was cancelled"
-    if "requested" in kinds and "retried" not in kinds:
-        if [e for e in after.trace[len(end.world.trace) :] if e[:2] == ("run", name)]:
-            return f"{name} was started by a later worker although its cancel was acknowledged"
-    if ("retried", name) in events and not marked and not {"cancelled", "requested", "seen"} & set(kinds):
-        record = record_of(after, name)
-        assert record is not None
-        last = closing_lines(record)[-1]
-        if last.outcome is Outcome.CANCELLED and not last.claim.startswith(CANCELLERS):
-            return f"{name} was retried, nobody cancelled it since, and it ended cancelled"
+    later = after.trace[len(end.world.trace) :]
+    if not retried and "requested" in kinds and any(e[:2] == ("run", name) for e in later):
+        return f"{name} was started by a later worker although its cancel was acknowledged"
+    asked = {"cancelled", "requested", "seen"} & set(kinds)
+    if retried and "retried" in kinds and not asked and _ended_cancelled(after, name):
+        return f"{name} was retried, nobody cancelled it since, and it ended cancelled"
+    return ""
+
+
+def _ended_cancelled(world: World, name: str) -> bool:
+    record = record_of(world, name)
+    assert record is not None
+    last = closing_lines(record)[-1]
+    return last.outcome is Outcome.CANCELLED and not last.claim.startswith(CANCELLERS)
+
+
+def a_request_stands(end: End) -> str:
+    """Where one retrier acts: whoever was told that a worker will be asked has left a marker."""
+    for event in end.world.trace:
+        if event[0] == "requested" and f"/s/cancel/{event[1]}" not in end.world.names:
+            return f"the cancel of {event[1]} was acknowledged, and its request is gone"
     return ""
 
 
@@ -241,9 +251,3 @@ def decided_once(*enqueuers: int) -> Callable[[End], str]:
         return f"two enqueuers were told that they won: {won}" if len(won) > 1 else ""
 
     return once
-
-
-def task_file(world: World, folder: str) -> list[str]:
-    with contextlib.suppress(KeyError):
-        return [name for file in world.children(folder) if (name := task_of(file))]
-    return []

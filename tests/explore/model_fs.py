@@ -19,7 +19,7 @@ from fleetcraft.layout import SpoolPaths
 ROOT = "/s"
 FOLDERS = frozenset(SpoolPaths(ROOT).folders())
 INVISIBLE = frozenset({"close", "datasync", "sync_folder", "sync_mount", "note"})
-"""Steps that nobody else can notice, or that only tell the invariants: taken with the one before."""
+"""Steps that nobody else can notice, or that only inform us: taken with the one before."""
 
 Result = tuple[str, Any]
 Request = tuple[str, tuple[Any, ...]]

@@ -210,7 +210,11 @@ def retry_and_cancel(**budget: Any) -> Scenario:
         Actor("C", canceller("t"), launch="C1"),
         Actor("W", worker("w"), launch="w"),
     ]
-    return scenario("retrier, canceller, worker", start.world(), actors, Budget(**budget))
+    return scenario(
+        "retrier, canceller, worker",
+        start.world(), actors, Budget(**budget),
+        finally_=invariants.both(invariants.everything, invariants.a_request_stands),
+    )  # fmt: skip
 
 
 def retry_beside_worker(**budget: Any) -> Scenario:

@@ -128,6 +128,8 @@ def near_records() -> st.SearchStrategy[bytes]:
     )
     bodies = st.one_of(
         st.binary(max_size=80),
-        st.sampled_from([b"cd -- 'open || exit 1\n", b"cd --  || exit 1\n", b"cd -- '' || exit 1\n"]),
+        st.sampled_from(["'open", "", "''", "a b", "'a' b"]).map(
+            lambda text: f"cd -- {text} || exit 1\n".encode()
+        ),
     )
     return st.builds(lambda a, b, c, d: a + b + c + d, first, heads, bodies, ends)

@@ -1,4 +1,4 @@
-"""Where an ended claim sends its record: retries, losses, interruptions, and what a retry grants."""
+"""Where an ended claim sends its record: retries, losses, interruptions, what a retry grants."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Names, owners and durations as text: what is accepted, and that it is read back from the right."""
+"""Names, owners and durations as text: what is accepted, and how it is read back."""
 
 from __future__ import annotations
+
+import contextlib
 
 import pytest
 from hypothesis import example, given
@@ -77,16 +79,17 @@ def test_the_longest_name_with_the_longest_owner_is_one_file_name() -> None:
 def test_an_accepted_name_is_one_safe_file_name(text: str) -> None:
     try:
         name = check_name(text)
-    except BadNameError as error:
-        assert error.exit_code == 2
-    else:
-        assert name.isascii()
-        assert "/" not in name
-        assert not name.startswith((".", "-"))
-        assert task_of(file_name(PATHS.waiting_record(name))) == name
+    except BadNameError:
+        return
+    assert name.isascii()
+    assert "/" not in name
+    assert not name.startswith((".", "-"))
+    assert task_of(file_name(PATHS.waiting_record(name))) == name
 
 
-@pytest.mark.parametrize("name", ["", ".a", "-a", "_a", "a b", "a/b", "a\n", "é", "a" * 181, "\udcff"])
+@pytest.mark.parametrize(
+    "name", ["", ".a", "-a", "_a", "a b", "a/b", "a\n", "é", "a" * 181, "\udcff"]
+)
 def test_a_bad_name_is_refused(name: str) -> None:
     with pytest.raises(BadNameError):
         check_name(name)
@@ -126,12 +129,8 @@ def test_a_duration_reads_back_as_it_was_written(seconds: int) -> None:
 @example("9" * 5000 + ":00")
 @example("9" * 5000 + "-00:00")
 def test_any_text_is_a_duration_in_range_or_a_usage_error(text: str) -> None:
-    try:
-        seconds = parse_duration_s(text)
-    except UsageError as error:
-        assert error.hint
-    else:
-        assert 1 <= seconds <= MAX_DURATION_S
+    with contextlib.suppress(UsageError):
+        assert 1 <= parse_duration_s(text) <= MAX_DURATION_S
 
 
 @pytest.mark.parametrize(
@@ -145,7 +144,9 @@ def test_durations_are_read_as_slurm_and_people_write_them(text: str, seconds: i
     assert parse_duration_s(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0s", "90", "00:00:00", "1:60", "-5s", "367d", "1h30m", "0.2s"])
+@pytest.mark.parametrize(
+    "text", ["", "0s", "90", "00:00:00", "1:60", "-5s", "367d", "1h30m", "0.2s"]
+)
 def test_a_time_that_is_no_usable_duration_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a usable duration"):
         parse_duration_s(text)

@@ -1,6 +1,8 @@
-"""A record's text: written and read back, whatever the task, and never misread whatever the bytes."""
+"""A record's text: read back as written whatever the task, never misread whatever the bytes."""
 
 from __future__ import annotations
+
+import contextlib
 
 import pytest
 from hypothesis import example, given
@@ -82,12 +84,8 @@ def test_a_torn_line_loses_itself_and_nothing_else(
 @example(b"#!\n#FLEET name: t\n#FLEET id: 1\n#FLEET retries: " + b"9" * 5000 + b"\nexit\n")
 @example(b'#!\n#FLEET name: t\n#FLEET id: 1\nexit\n#FLEET-RUN {"x":' + b"[" * 100_000 + b"\n")
 def test_bytes_that_are_no_record_are_refused_by_a_data_error_and_no_other(data: bytes) -> None:
-    try:
-        record = parse(data)
-    except DataError as error:
-        assert error.message
-    else:
-        assert record.spec.name
+    with contextlib.suppress(DataError):
+        assert parse(data).spec.name
 
 
 @given(st.binary(max_size=200))
@@ -99,12 +97,8 @@ def test_arbitrary_bytes_after_the_first_history_line_are_only_counted(data: byt
 @given(st.lists(header_lines(), max_size=5))
 def test_a_header_is_read_or_refused_by_name(lines: list[str]) -> None:
     text = "\n".join(["#!/bin/bash", "#FLEET name: t", "#FLEET id: 1", *lines, "true", "exit", ""])
-    try:
-        record = parse(text.encode("utf-8", "surrogateescape"))
-    except DataError as error:
-        assert error.message
-    else:
-        assert record.spec.name == "t"
+    with contextlib.suppress(DataError):
+        assert parse(text.encode("utf-8", "surrogateescape")).spec.name == "t"
 
 
 def test_an_unknown_directive_is_refused_with_a_near_one() -> None:

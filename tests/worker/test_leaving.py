@@ -1,14 +1,16 @@
-"""When and how a worker leaves: idle, markers, signals, walltime, a broken node; and its exit code."""
+"""When and how a worker leaves, and with what code: idle, markers, signals, walltime, bad node."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, children, lives, wait_until
+from fleetcraft.spool import leases
+from tests.worker.harness import Running, Site, children, lives, wait_until
 
 LONG = "touch begun; until [ -e go ]; do sleep 0.05; done"
 
@@ -186,29 +188,30 @@ def test_many_signals_are_one(site: Site) -> None:
 
 
 def test_a_signal_during_start_up_leaves_nothing_behind(site: Site) -> None:
-    # Sent as soon as the lease is there, or sooner.
     site.enqueue_all({f"t{n}": "sleep 0.05" for n in range(5)})
-    for round_number in range(6):
-        worker = site.start(idle_s=60.0, slots="2")
-        if round_number % 2:
-            wait_until(lambda: children(worker.pid), "a keeper was started")
-        else:
-            workers = Path(site.spool.tree.paths.workers)
-            known = len(list(workers.iterdir()))
-            wait_until(lambda: len(list(workers.iterdir())) > known, "it is about to arrive")
-        keepers = children(worker.pid)
-        worker.signal(signal.SIGTERM)
-        assert worker.wait() in (143, -signal.SIGTERM)
-        wait_until(lambda: not any(map(lives, keepers)), "its keepers have left")
+
+    def has_arrived(_: Running) -> bool:
+        return any(not lease.left_at for lease in leases.read_all(site.spool.tree))
+
+    for _ in range(3):
+        _end_at_the_first_sight_of(site, lambda worker: bool(children(worker.pid)))
+        _end_at_the_first_sight_of(site, has_arrived)
     assert site.spool.recover().unknown == 0
     assert site.counts()["running"] == 0
     assert site.faults() == []
 
 
+def _end_at_the_first_sight_of(site: Site, sight: Callable[[Running], bool]) -> None:
+    worker = site.start(idle_s=60.0, slots="2")
+    wait_until(lambda: sight(worker), "it starts up")
+    keepers = children(worker.pid)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() in (143, -signal.SIGTERM)
+    wait_until(lambda: not any(map(lives, keepers)), "its keepers have left")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_to_a_fleet_interrupts_all_its_workers(
-    site: Site, number: int, code: int
-) -> None:
+def test_a_signal_to_a_fleet_interrupts_all_its_workers(site: Site, number: int, code: int) -> None:
     site.enqueue_all({f"t{n}": "echo x >> begun; exec sleep 60" for n in range(4)})
     fleet = site.start(workers=2, slots="2")
     site.await_lines("begun", 4)

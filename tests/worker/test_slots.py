@@ -9,12 +9,15 @@ import time
 from tests.worker.harness import Site, children, escape_to, lives, wait_until
 
 
+def together(count: int) -> str:
+    """A command that ends when so many of its kind have begun."""
+    return (
+        f"touch begun-$FLEET_TASK; until [ $(ls begun-* | wc -l) = {count} ]; do sleep 0.02; done"
+    )
+
+
 def test_all_slots_are_used_at_the_same_time(site: Site) -> None:
-    # Each ends only when all have begun.
-    site.enqueue_all(
-        {f"t{n}": "touch begun-$FLEET_TASK; until [ $(ls begun-* | wc -l) = 5 ]; do sleep 0.02; done"
-         for n in range(5)}
-    )  # fmt: skip
+    site.enqueue_all({f"t{n}": together(5) for n in range(5)})
     site.work(slots="5")
     assert site.counts()["done"] == 5
 
@@ -77,10 +80,7 @@ def test_keepers_that_are_killed_while_they_have_nothing_to_do_are_replaced(site
     for pid in keepers:
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: len(worker.events("note")) == 3, "it has noticed")
-    site.enqueue_all(
-        {f"t{n}": "touch begun-$FLEET_TASK; until [ $(ls begun-* | wc -l) = 3 ]; do sleep 0.02; done"
-         for n in range(3)}
-    )  # fmt: skip
+    site.enqueue_all({f"t{n}": together(3) for n in range(3)})
     wait_until(lambda: site.counts()["done"] == 3, "new keepers run the tasks")
     assert all(site.outcomes(f"t{n}") == ["completed"] for n in range(3))
     worker.signal(signal.SIGTERM)
