@@ -5,6 +5,7 @@ Invariant: what is told is what the journal says, and neither can stop the work.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 
 from fleetcraft.clock import timestamp
@@ -81,4 +82,5 @@ class Diary:
 
     def _tell(self, event: Mapping[str, object]) -> None:
         self._journal.write(event)
-        self._on_event(event)
+        with contextlib.suppress(OSError):  # such as a pipe whose reader has gone
+            self._on_event(event)

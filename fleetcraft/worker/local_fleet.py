@@ -117,11 +117,18 @@ class _LocalFleet:
                 self._bury()
                 self._dismiss_if_done()
         finally:
-            for member in self._members:
-                member.process.terminate()
+            self._abandon()
             for number, handler in old.items():
                 signal.signal(number, handler)
         return self._summary(started)
+
+    def _abandon(self) -> None:
+        """Sends home whoever is left after an error here, and waits until their tasks are back."""
+        for member in self._members:
+            _close_pipes(member)
+            member.process.terminate()
+        for member in self._members:
+            member.process.wait()
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signal = number
@@ -191,9 +198,7 @@ class _LocalFleet:
             while self._read(member):
                 pass
             self._members.remove(member)
-            for pipe in (member.process.stdin, member.process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            _close_pipes(member)
             code = member.process.returncode
             if code in (WorkerExit.LEFT, WorkerExit.INTERRUPTED, WorkerExit.TERMINATED):
                 continue
@@ -277,6 +282,12 @@ class _LocalFleet:
         elif report.failed or report.stopped:
             report.exit_code = 1
         return report
+
+
+def _close_pipes(member: _Member) -> None:
+    for pipe in (member.process.stdin, member.process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 def _stdout(member: _Member) -> int:

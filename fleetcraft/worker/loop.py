@@ -12,43 +12,30 @@ import random
 import select
 import signal
 import time
-from collections.abc import Callable
 
-from fleetcraft.diagnosis import OomCounter
-from fleetcraft.errors import IntegrityError, UnsafeSpoolError
-from fleetcraft.process import Ended, find_bash
+from fleetcraft.process import find_bash
 from fleetcraft.spool import leases
-from fleetcraft.spool.claims import Claim, Closed, SpoolWriteError
 from fleetcraft.spool.control import refuse_markers
 from fleetcraft.spool.queue import Queue
 from fleetcraft.spool.tree import SpoolTree, describe_problem, unreadable
-from fleetcraft.worker.attempt import (
-    Attempt,
-    LogUnwritable,
-    Place,
-    begin,
-    finish,
-    lose,
-    settle_without_running,
-)
+from fleetcraft.worker.attempt import Place
 from fleetcraft.worker.chores import Chores
 from fleetcraft.worker.claiming import Claimer, Nothing
 from fleetcraft.worker.diary import Diary, OnEvent
 from fleetcraft.worker.eligibility import Eligibility
 from fleetcraft.worker.environment import as_bytes, base_environment, is_pack, stream_id
 from fleetcraft.worker.heartbeat import Heartbeat
-from fleetcraft.worker.limits import NodeFitness, Walltime
+from fleetcraft.worker.limits import Walltime
 from fleetcraft.worker.outcome import StopReason
 from fleetcraft.worker.settings import WorkerExit, WorkerReport, WorkerSettings
-from fleetcraft.worker.slots import KeeperGone, Slot, close_slots, count_slots, make_slots
-from fleetcraft.worker.survivors import stop_survivors
+from fleetcraft.worker.slots import close_slots, count_slots, held_tokens, make_slots
+from fleetcraft.worker.tending import Tender, Words
 from fleetcraft.worker.wakeup import CaughtSignals, Wakeup
 
 _GATE_FIRST_S = 0.05
 _GATE_LIMIT_S = 0.5
 _IDLE_FIRST_S = 0.05
 _DUTY = 20
-_WRITE_TROUBLE_LIMIT = 3
 
 
 def run_worker(settings: WorkerSettings, on_event: OnEvent) -> WorkerReport:
@@ -90,7 +77,7 @@ class Worker:
             slots=len(gpus),
             step=settings.step,
         )
-        self._place = Place(
+        place = Place(
             host=self.lease.host,
             job=self.lease.job,
             step=settings.step,
@@ -107,13 +94,12 @@ class Worker:
         self._slots = make_slots(
             gpus, root=settings.root, host=self.lease.host, streams=streams, pack=pack
         )
-        self._env = as_bytes(base_environment(settings.root, self.tree.paths.root))
         self._heartbeat = Heartbeat(self.tree, self.lease, self._wakeup.wake)
         self._walltime = Walltime(settings.walltime_s, settings.drain_margin_s)
         self._chores = Chores(
             self.tree,
             launch=self.lease.launch,
-            held=self._held,
+            held=lambda: held_tokens(self._slots),
             # Every few seconds at most, whatever the heartbeat: the mount has to answer.
             markers_every_s=max(0.5, min(5.0, settings.heartbeat_s / 6)),
             walltime=self._walltime,
@@ -126,13 +112,25 @@ class Worker:
             Eligibility(self.tree, self.lease, self._walltime, in_pack=pack),
             self._diary.note,
         )
-        self._fitness = NodeFitness(settings.node_failures, settings.node_failure_s)
-        self._oom = OomCounter()
+        self._tender = Tender(
+            self.tree,
+            self.lease,
+            settings,
+            slots=self._slots,
+            place=place,
+            env=as_bytes(base_environment(settings.root, self.tree.paths.root)),
+            heartbeat=self._heartbeat,
+            diary=self._diary,
+            walltime=self._walltime,
+            words=Words(
+                leave=self.leave,
+                task_done=self._chores.task_done,
+                refuse=self._claimer.refuse,
+            ),
+        )
         self._report = WorkerReport()
         self._leaving = ""
         self._signals: CaughtSignals | None = None
-        self._write_trouble = 0
-        self._stuck = 0
         self._seen_empty = False
         self._idle_since = time.monotonic()
         self._idle_pause_s = _IDLE_FIRST_S
@@ -150,15 +148,16 @@ class Worker:
             raise unreadable(self.tree.paths.lease(self.lease.name), error) from error
         self._diary.arrive(len(self._slots))
         while True:
-            busy = self._collect()
+            busy = self._tender.collect()
             self._look_around()
             if not self._leaving:
                 busy |= self._fill()
-            if self._leaving and not any(slot.attempt for slot in self._slots):
+            if self._leaving and not self._tender.busy:
                 break
             if not busy:
                 self._wait()
         self._leave()
+        self._report.outcomes = self._tender.outcomes
         return self._report
 
     def close(self) -> None:
@@ -167,7 +166,7 @@ class Worker:
             self._signals.restore()
         self._heartbeat.stop()
         close_slots(self._slots)
-        self._oom.close()
+        self._tender.close()
         self._diary.close()
         self._wakeup.close()
 
@@ -188,114 +187,7 @@ class Worker:
         self.leave(reason, code)
         self._report.exit_code = self._report.exit_code or int(code)
         for slot in self._slots:
-            self._stop(slot, StopReason.INTERRUPTED, reason)
-
-    # -- ends
-
-    def _collect(self) -> bool:
-        """Files every attempt that has ended; says whether there was one."""
-        found = False
-        for slot in self._slots:
-            if slot.attempt is None:
-                continue
-            try:
-                ended = slot.runner.poll()
-            except KeeperGone:
-                self._lose(slot, slot.attempt)
-                found = True
-                continue
-            if ended is not None:
-                self._finish(slot, slot.attempt, ended)
-                found = True
-        return found
-
-    def _finish(self, slot: Slot, attempt: Attempt, ended: Ended) -> None:
-        name = attempt.held.name
-        if not self._vacate(slot, attempt, clean=ended.clean, known=ended.known):
-            return
-        oom_kills = self._oom.read() if ended.signal or ended.exit_code == 137 else None
-        self._file(
-            attempt,
-            lambda: finish(
-                self.tree,
-                slot,
-                attempt,
-                ended,
-                self._place,
-                oom_kills=oom_kills,
-                before_move=lambda line: self._diary.end(name, line),
-            ),
-        )
-
-    def _lose(self, slot: Slot, attempt: Attempt) -> None:
-        """The slot's keeper died: stops what it ran, and files the attempt as lost."""
-        name = attempt.held.name
-        attempt.stopped = attempt.stopped or StopReason.KEEPER_GONE
-        attempt.stop_detail = attempt.stop_detail or "the keeper of its slot died"
-        left = stop_survivors(name, attempt.held.owner, self.lease)
-        self._renew(slot)
-        if self._vacate(slot, attempt, clean=not left, known=not left):
-            told = lambda line: self._diary.end(name, line)  # noqa: E731
-            self._file(attempt, lambda: lose(self.tree, attempt, self._place, before_move=told))
-
-    def _renew(self, slot: Slot) -> None:
-        self._diary.note(f"the keeper of slot {slot.index} died")
-        try:
-            slot.renew()
-        except OSError as error:
-            reason = f"slot {slot.index} gets no new keeper: {describe_problem(error)}"
-            self.leave(reason, WorkerExit.NODE_UNFIT)
-
-    def _vacate(self, slot: Slot, attempt: Attempt, *, clean: bool, known: bool) -> bool:
-        """Frees the slot; says whether the attempt can be filed."""
-        name = attempt.held.name
-        slot.attempt = None
-        self._heartbeat.forget(name)
-        if clean:
-            slot.gate.leave()
-        else:
-            self.leave(f"processes of {name!r} cannot be killed", WorkerExit.NODE_UNFIT)
-        if not known:
-            # It still runs, so its claim stays, and so does the lease: unknown, not ended.
-            self._stuck += 1
-        return known
-
-    def _file(self, attempt: Attempt, close: Callable[[], Closed | None]) -> None:
-        name = attempt.held.name
-        try:
-            closed = close()
-        except SpoolWriteError as error:
-            self.leave(error.message, WorkerExit.SPOOL_UNWRITABLE)
-            return
-        except IntegrityError as error:
-            self._diary.note(error.message)
-            return
-        except OSError as error:
-            self.leave(
-                f"{name!r} could not be filed: {describe_problem(error)}",
-                WorkerExit.SPOOL_UNWRITABLE,
-            )
-            return
-        self._after_close(name, closed, attempt.number)
-
-    def _after_close(self, name: str, closed: Closed | None, number: int) -> None:
-        if closed is None or not closed.mine:
-            self._diary.note(
-                f"{name!r} was recovered from this worker; attempt {number} is not counted"
-            )
-            return
-        line = closed.line
-        self._fitness.note(name, line.outcome, line.wall_s or 0.0)
-        outcomes = self._report.outcomes
-        outcomes[line.outcome.value] = outcomes.get(line.outcome.value, 0) + 1
-        if line.to == "done":
-            self._chores.task_done(name)
-        if self._fitness.unfit:
-            self.leave(
-                f"the last {self._settings.node_failures} tasks on {self._place.host} each failed "
-                f"within {self._settings.node_failure_s:g} s; this node may be broken",
-                WorkerExit.NODE_UNFIT,
-            )
+            self._tender.stop(slot, StopReason.INTERRUPTED, reason)
 
     # -- looking around
 
@@ -329,9 +221,11 @@ class Worker:
         for slot in self._slots:
             name = slot.attempt.held.name if slot.attempt else ""
             if name in beat.vanished:
-                self._stop(slot, StopReason.RECOVERED, "its claim was taken from this worker")
+                self._tender.stop(
+                    slot, StopReason.RECOVERED, "its claim was taken from this worker"
+                )
             elif name in beat.cancelled:
-                self._stop(slot, StopReason.CANCELLED, "cancelled while it ran")
+                self._tender.stop(slot, StopReason.CANCELLED, "cancelled while it ran")
 
     def _obey_timeouts(self) -> None:
         now = time.monotonic()
@@ -339,21 +233,9 @@ class Worker:
             attempt = slot.attempt
             if attempt is not None and attempt.deadline is not None and now >= attempt.deadline:
                 limit_s = attempt.held.record.spec.timeout_s
-                self._stop(slot, StopReason.TIMEOUT, f"stopped after its timeout of {limit_s} s")
-
-    def _stop(self, slot: Slot, reason: StopReason, detail: str) -> None:
-        attempt = slot.attempt
-        if attempt is None or attempt.stopped is not None:
-            return
-        attempt.stopped = reason
-        attempt.stop_detail = detail
-        try:
-            ended = slot.runner.stop(self._walltime.grace_s(self._settings.grace_s))
-        except KeeperGone:
-            self._lose(slot, attempt)
-            return
-        if ended is not None:
-            self._finish(slot, attempt, ended)
+                self._tender.stop(
+                    slot, StopReason.TIMEOUT, f"stopped after its timeout of {limit_s} s"
+                )
 
     # -- claims
 
@@ -383,44 +265,8 @@ class Worker:
             self._idle_pause_s = _IDLE_FIRST_S
             self._idle_since = time.monotonic()
             started = True
-            self._begin(slot, taken)
+            self._tender.begin(slot, taken)
         return started
-
-    def _begin(self, slot: Slot, held: Claim) -> None:
-        try:
-            closed = settle_without_running(self.tree, held, self._place)
-            begun = closed or begin(
-                self.tree, slot, held, place=self._place, env=self._env, oom_kills=self._oom.read()
-            )
-        except LogUnwritable as error:
-            self._write_trouble += 1
-            slot.gate.leave()
-            if self._write_trouble >= _WRITE_TROUBLE_LIMIT:
-                self.leave(f"no log can be made: {error}", WorkerExit.SPOOL_UNWRITABLE)
-            return
-        except UnsafeSpoolError as error:
-            slot.gate.leave()
-            self._claimer.refuse(held.name, error)
-            return
-        except (SpoolWriteError, IntegrityError, OSError) as error:
-            slot.gate.leave()
-            reason = f"{held.name!r}: {describe_problem(error)}"
-            self.leave(reason, WorkerExit.SPOOL_UNWRITABLE)
-            return
-        self._write_trouble = 0
-        if isinstance(begun, Attempt):
-            slot.attempt = begun
-            self._heartbeat.watch(held.name, held.path)
-            self._diary.start(slot, begun)
-            return
-        slot.gate.leave()
-        if begun is not None:
-            self._diary.end(held.name, begun.line)
-            self._after_close(held.name, begun, begun.line.attempt)
-
-    def _held(self) -> set[str]:
-        """The tokens of the claims that run here."""
-        return {slot.attempt.held.owner.token for slot in self._slots if slot.attempt is not None}
 
     # -- waiting and leaving
 
@@ -445,7 +291,7 @@ class Worker:
         pause_s = max(self._idle_pause_s, _DUTY * looked_s)
         self._next_poll = now + pause_s * random.uniform(0.7, 1.3)
         self._idle_pause_s = min(self.idle_limit_s, self._idle_pause_s * 1.5)
-        if any(slot.attempt for slot in self._slots):
+        if self._tender.busy:
             self._idle_since = now
             return
         self.on_idle()
@@ -479,7 +325,7 @@ class Worker:
         for slot in self._slots:
             # A keeper without a task has nothing to say but that it ends.
             if slot.attempt is None and slot.runner.fileno() in ready:
-                self._renew(slot)
+                self._tender.renew(slot)
         self.on_ready(ready)
 
     def look_now(self) -> None:
@@ -502,6 +348,6 @@ class Worker:
         """Called after each wait with the descriptors that are readable."""
 
     def _leave(self) -> None:
-        holds = self._report.exit_code == WorkerExit.SPOOL_UNWRITABLE or self._stuck > 0
+        holds = self._report.exit_code == WorkerExit.SPOOL_UNWRITABLE or self._tender.stuck > 0
         self._heartbeat.leave(self._leaving, holds_claims=holds)
         self._diary.leave(self._leaving)

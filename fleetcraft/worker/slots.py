@@ -263,6 +263,11 @@ def make_slots(
     return slots
 
 
+def held_tokens(slots: Sequence[Slot]) -> set[str]:
+    """The tokens of the claims that run in these slots."""
+    return {slot.attempt.held.owner.token for slot in slots if slot.attempt is not None}
+
+
 def close_slots(slots: Sequence[Slot]) -> None:
     """Gives up the gates and keepers."""
     for slot in slots:

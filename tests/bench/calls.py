@@ -30,9 +30,9 @@ def measure(bench: Bench) -> Section:
     section = Section(
         name="calls",
         title="metadata calls on the spool",
-        how="Calls a task that name the spool, failed ones included: path calls, listings, stats, "
-        f"locks and syncs; (calls for {MANY} tasks - calls for {FEW}) / {MANY - FEW}. `bash` is the "
-        "shell that reads the record, `exec` the start of it; `fixed` is what does not grow.",
+        how="Calls a task that name the spool, failed ones too: path calls, listings, stats, "
+        f"locks and syncs; (calls for {MANY} tasks - calls for {FEW}) / {MANY - FEW}. `bash` is "
+        "the shell that reads the record, `exec` its start; `fixed` is what does not grow.",
     )
     if shutil.which("strace") is None:
         section.skipped.append("all: strace is not installed")

@@ -64,7 +64,7 @@ def measure(bench: Bench) -> Section:
 
 def _depth(bench: Bench, section: Section) -> float:
     spools: dict[int, Path] = {}
-    depths = DEPTHS if not bench.quick else DEPTHS[:2] + (50_000,)
+    depths = DEPTHS if not bench.quick else (*DEPTHS[:2], 50_000)
 
     def drainer(depth: int) -> Callable[[], Marks]:
         def drain() -> Marks:

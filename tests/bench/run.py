@@ -67,10 +67,8 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure what the spool and the worker cost.")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repetitions")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="NAME", help=list_names())
-    parser.add_argument(
-        "--out", type=os.path.abspath, metavar="FILE.md", help="also write the page"
-    )
-    parser.add_argument("--json", type=os.path.abspath, metavar="FILE", help="also write samples")
+    parser.add_argument("--out", type=os.path.abspath, metavar="FILE.md", help="write the page")
+    parser.add_argument("--json", type=os.path.abspath, metavar="FILE", help="write the samples")
     parser.add_argument("--dir", type=os.path.abspath, help="where the spools are made")
     return parser.parse_args()
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from fleetcraft.spool import setup
 from fleetcraft.spool.tree import SpoolTree
 from tests.crash.operations import QuickFS
+
+# A busy machine is no reason to fail.
+settings.register_profile("spool", deadline=None, max_examples=80)
+settings.load_profile("spool")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from fleetcraft.spool.record import (
     INTERRUPTED_LIMIT,
     LOST_LIMIT,
     SPENDING,
+    Destination,
     HistoryLine,
     Outcome,
     Record,
@@ -35,8 +36,8 @@ class Life:
     def record(self) -> Record:
         return parse(self.text)
 
-    def ends(self, outcome: Outcome, *, claim: str = "") -> str:
-        to = destination(self.record, outcome)
+    def ends(self, outcome: Outcome, *, claim: str = "", to: Destination | None = None) -> str:
+        to = to or destination(self.record, outcome)
         self.count += 1
         line = HistoryLine(
             claim=claim or f"c-{self.count}", outcome=outcome, to=to, attempt=self.count
@@ -82,6 +83,18 @@ def test_a_retry_after_such_a_limit_grants_one_more(outcome: Outcome, limit: int
     for _ in range(limit):
         life.ends(outcome)
     assert life.ends(outcome) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "retries"), [(Outcome.FAILED, 1), (Outcome.LOST, 0), (Outcome.INTERRUPTED, 0)]
+)
+def test_an_end_that_a_cancel_made_final_is_given_back_by_a_retry(
+    outcome: Outcome, retries: int
+) -> None:
+    plain, cancelled = Life(retries), Life(retries)
+    cancelled.ends(outcome, to="failed")
+    ends = [plain.ends(outcome) for _ in range(INTERRUPTED_LIMIT)]
+    assert [cancelled.ends(outcome) for _ in range(INTERRUPTED_LIMIT)] == ends
 
 
 def test_losses_interruptions_and_failures_do_not_spend_from_one_another() -> None:

@@ -121,6 +121,12 @@ def test_a_machine_that_does_not_know_itself_judges_nobody(
     assert verdict.liveness is Liveness.UNKNOWN
 
 
+def test_two_unknown_pid_namespaces_are_not_the_same_one(nobody: ProcessId) -> None:
+    nowhere = HostId(host=HERE.host, boot_id=HERE.boot_id, pid_namespace="")
+    lease = lease_of(nobody, pid_namespace="")
+    assert ask_this_machine(nowhere)(owner_of(lease), lease).liveness is Liveness.UNKNOWN
+
+
 def test_a_job_of_a_scheduler_elsewhere_is_unanswered(nobody: ProcessId) -> None:
     lease = lease_of(nobody, job="8812", host="c2")
     verdict = ask_this_machine(HERE)(owner_of(lease), lease)

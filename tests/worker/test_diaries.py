@@ -86,12 +86,20 @@ def test_a_journal_that_cannot_be_written_does_not_stop_the_work(site: Site) -> 
     assert site.state("task") == "done"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write into folders without permission")
-def test_a_spool_that_cannot_be_written_is_refused_in_a_sentence(site: Site) -> None:
-    Path(site.spool.tree.paths.workers).chmod(0o500)
-    worker = site.start()
-    assert worker.wait() == 5
-    assert "workers" in worker.events("refused")[0]["text"]
+def test_a_listener_that_goes_away_does_not_stop_the_work(site: Site) -> None:
+    site.enqueue_all({f"t{n}": "true" for n in range(3)})
+    worker = site.start(wrap=["bash", "-c", '"$@" | true', "bash"])
+    worker.wait()
+    assert site.counts()["done"] == 3
+
+
+def test_a_fleet_whose_listener_goes_away_puts_its_tasks_back_before_it_ends(site: Site) -> None:
+    # Nobody reads what the fleet says: its end by that is an orderly one.
+    site.enqueue_all({f"t{n}": "touch begun-$FLEET_TASK; exec sleep 60" for n in range(2)})
+    fleet = site.start(workers=2, wrap=["bash", "-c", '"$@" | true', "bash"])
+    fleet.wait()
+    assert site.counts()["pending"] == 2
+    assert site.faults() == []
 
 
 def test_a_spool_that_is_not_there_is_refused_in_a_sentence(site: Site) -> None:
