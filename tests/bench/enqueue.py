@@ -48,9 +48,9 @@ def measure(bench: Bench) -> Section:
     rates = [_batches(bench, section, count, has_cli=has_cli) for count in counts]
     section.growth = (
         "one call takes the same number of file operations whatever the spool holds; a batch is "
-        f"linear: {1e6 / rates[0]:.0f} us a task at {counts[0]:,}, {1e6 / rates[1]:.0f} us at "
-        f"{counts[1]:,}, with one syncfs (whose cost is the disk's) and one listing of `names/` a "
-        "batch."
+        f"linear in its tasks, with one syncfs and one listing of `names/` a batch: measured "
+        f"{1e6 / rates[0]:.0f} us a task at {counts[0]:,} and {1e6 / rates[1]:.0f} us at "
+        f"{counts[1]:,}, the syncfs (the disk's own cost) included."
     )
     return section
 

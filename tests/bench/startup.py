@@ -60,9 +60,7 @@ def measure(bench: Bench) -> Section:
                     samples={"seconds": mine},
                 )
             )
-    section.growth = (
-        "none: a start does not depend on the spool, except that `enqueue` writes to it."
-    )
+    section.growth = "none: a start does not depend on what the spool holds."
     return section
 
 
