@@ -113,8 +113,9 @@ _decode = msgspec.json.Decoder(HistoryLine).decode
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One record as read: what to run, and its history in file order.
 
-    ``head`` is everything before the history, in bytes; ``history_offset`` is where the first history line starts, in bytes; ``damaged`` counts history
-    lines that cannot be read, such as the torn end of a write to a full disk.
+    ``head`` is everything before the history; ``history_offset`` is where that starts, in bytes;
+    ``damaged`` counts history lines that cannot be read, such as the torn end of a write to a full
+    disk.
     """
 
     id: str

@@ -314,11 +314,13 @@ class Worker:
         until = min(self._chores.due_at(leaving=bool(self._leaving)), self.before_wait())
         if not self._leaving and any(slot.attempt is None for slot in self._slots):
             until = min(until, self._next_poll)
-        for slot in self._slots:
-            if slot.attempt is not None and slot.attempt.deadline is not None:
-                until = min(until, slot.attempt.deadline)
+        running = [slot.attempt for slot in self._slots if slot.attempt is not None]
+        # A deadline that has passed says nothing more: the task is being stopped.
+        deadlines = (attempt.deadline for attempt in running if attempt.stopped is None)
+        until = min(until, *(deadline for deadline in deadlines if deadline is not None), until)
         fds = [self._wakeup.read_fd, *self.extra_fds()]
-        fds += [fd for slot in self._slots if (fd := slot.runner.fileno()) is not None]
+        listened = [s for s in self._slots if s.attempt is not None or not self._leaving]
+        fds += [fd for slot in listened if (fd := slot.runner.fileno()) is not None]
         ready, _, _ = select.select(fds, [], [], max(0.0, until - now))
         if self._wakeup.read_fd in ready:
             self._wakeup.clear()

@@ -204,8 +204,9 @@ class Slot:
         Raises:
             OSError: It cannot be started.
         """
+        fresh = KeeperRunner()
         self.runner.close()
-        self.runner = KeeperRunner()
+        self.runner = fresh
 
 
 def count_slots(text: str) -> list[str]:

@@ -30,7 +30,7 @@ from tests.bench.measure import (
     spread,
     timed,
 )
-from tests.bench.spools import FleetCommand, filled_spool, journals
+from tests.bench.spools import FleetCommand, fill, filled_spool, journals
 
 TASKS = 500
 DEPTHS = (1_000, 10_000, 100_000)
@@ -63,15 +63,18 @@ def measure(bench: Bench) -> Section:
 
 
 def _depth(bench: Bench, section: Section) -> float:
-    spools: dict[int, Path] = {}
     depths = DEPTHS if not bench.quick else (*DEPTHS[:2], 50_000)
+    spools = {depth: filled_spool(bench, depth) for depth in depths}
+    made = dict.fromkeys(depths, 0)
 
     def drainer(depth: int) -> Callable[[], Marks]:
         def drain() -> Marks:
-            if depth not in spools or depth == DEPTHS[0]:
-                bench.say(f"  filling {depth}")
-                spools[depth] = filled_spool(bench, depth)
-                os.sync()
+            # Every depth keeps its one spool and is filled up again before the clock starts: a
+            # fresh one would lie elsewhere on the disk, which alone changes what files cost.
+            first = depth + made[depth]
+            made[depth] += TASKS + 1
+            fill(spools[depth], range(first, first + TASKS + 1))
+            os.sync()
             return worker_marks(bench, spools[depth], [1, TASKS + 1])
 
         return drain

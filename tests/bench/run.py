@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -37,6 +38,7 @@ COLUMNS = ("measured", "beside", "ratio", "goal", "met")
 def main() -> int:
     """Runs the chosen sections."""
     args = parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     base = args.dir or tempfile.gettempdir()
     folder = Path(tempfile.mkdtemp(prefix="fleetcraft-bench-", dir=base)).resolve()
     bench = Bench(folder=folder, quick=args.quick, say=lambda text: print(text, file=sys.stderr))

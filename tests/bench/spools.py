@@ -29,14 +29,19 @@ def empty_spool(bench: Bench, name: str) -> Path:
 def filled_spool(bench: Bench, count: int, command: str = "true") -> Path:
     """A new spool with so many pending tasks."""
     path = empty_spool(bench, f"{count}-tasks")
-    spool = Spool(str(path), project_dir=str(path.parent))
-    spool.enqueue_many(
+    fill(path, range(count), command)
+    return path
+
+
+def fill(path: Path, numbers: range, command: str = "true") -> None:
+    """Adds tasks with these numbers to a spool."""
+    root = str(path.parent)
+    Spool(str(path)).enqueue_many(
         [
-            TaskSpec(name=f"task-{number:06d}", command=command, project_dir=str(path.parent))
-            for number in range(count)
+            TaskSpec(name=f"task-{number:06d}", command=command, project_dir=root)
+            for number in numbers
         ]
     )
-    return path
 
 
 class FleetCommand:

@@ -6,6 +6,8 @@ import os
 import signal
 import time
 
+import psutil
+
 from tests.worker.harness import Site, children, escape_to, lives, wait_until
 
 
@@ -37,6 +39,22 @@ def test_timeouts_of_several_slots_do_not_wait_for_one_another(site: Site) -> No
     site.work(slots="6", grace_s=5.0)
     assert time.monotonic() - started < 6 * 5.0
     assert all(site.outcomes(f"t{n}") == ["timeout"] for n in range(6))
+
+
+def test_a_worker_rests_while_a_keeper_stops_a_task(site: Site) -> None:
+    command = "trap 'touch asked' TERM; while true; do sleep 0.1; done"
+    site.enqueue("stubborn", command, timeout_s=1)
+    worker = site.start(slots="2", grace_s=3.0)
+    wait_until(site.file("asked").exists, "it is being stopped")
+    process = psutil.Process(worker.pid)
+    before = process.cpu_times()
+    time.sleep(1.5)
+    after = process.cpu_times()
+    assert site.state("stubborn") == "running"
+    # A fifth of the time would be a busy wait on a busy machine; at rest it is next to nothing.
+    assert after.user + after.system - before.user - before.system < 0.3
+    worker.wait()
+    assert site.outcomes("stubborn") == ["timeout"]
 
 
 def test_the_task_of_a_killed_keeper_is_lost_and_runs_again(site: Site) -> None:
