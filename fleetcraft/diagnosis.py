@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import time
 
+_RECENT_S = 1.0
 _TAIL_BYTES = 64 * 1024
 # torch, JAX and the CUDA runtime in their own words.
 _DEVICE_OOM = re.compile(
@@ -43,9 +45,26 @@ class OomCounter:
         path = _find_counter()
         # Kept open: opening it anew would cost more than all else that starts a task.
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path else -1
+        self._last: int | None = None
+        self._read_at = -_RECENT_S
+
+    def recent(self) -> int | None:
+        """The count at most a second ago: what a task compares with that starts now.
+
+        Reading it at each start costs as much as claiming the task.
+        """
+        if time.monotonic() - self._read_at > _RECENT_S:
+            self.read()
+        return self._last
 
     def read(self) -> int | None:
         """The count now; None when it cannot be known."""
+        # Remembered: a kill that one task was blamed for is not held against the next one.
+        self._last = self._count()
+        self._read_at = time.monotonic()
+        return self._last
+
+    def _count(self) -> int | None:
         if self._fd < 0:
             return None
         try:

@@ -132,17 +132,21 @@ def lives_here(lease: Lease, here: HostId) -> bool | None:
 class Journal:
     """The append-only diary of one launch.
 
-    Lines are written in one call each; the last may be missing or torn after a crash.
+    Lines are written in one call each; the last may be missing or torn after a crash. ``lost``
+    counts those that a full disk did not take.
     """
 
     def __init__(self, tree: SpoolTree, lease_name: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._fd = os.open(tree.paths.journal(lease_name), flags, 0o600)
+        self.lost = 0
 
     def write(self, event: Any) -> None:
         """Appends one event; a full disk loses the line, never the work."""
-        with contextlib.suppress(OSError):
+        try:
             os.write(self._fd, _encode(event) + b"\n")
+        except OSError:
+            self.lost += 1
 
     def close(self) -> None:
         """Closes the file."""

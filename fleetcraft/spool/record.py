@@ -15,17 +15,9 @@ from typing import Any, Literal
 import msgspec
 
 from fleetcraft.errors import DataError
+from fleetcraft.identity import sha256_hex
 from fleetcraft.layout import Lane
 from fleetcraft.spool.directives import TaskSpec, parse_directives, write_directives
-
-try:
-    # The interpreter's own code: hashlib loads OpenSSL, which costs an enqueue 5 ms.
-    from _sha2 import sha256  # type: ignore[import-not-found]
-except ImportError:
-    try:
-        from _sha256 import sha256  # type: ignore[import-not-found]  # Python 3.11
-    except ImportError:
-        from hashlib import sha256
 
 HISTORY_PREFIX = b"#FLEET-RUN "
 _HISTORY_MARK = b"\n#FLEET-RUN "
@@ -286,7 +278,7 @@ def _split_body(lines: list[str], start: int) -> tuple[str, str]:
 
 def _identity_of(head: bytes, record_id: str) -> str:
     marker = f"\n{_DIRECTIVE}id: {record_id}\n".encode("utf-8", "surrogateescape")
-    return str(sha256(head.replace(marker, b"\n", 1)).hexdigest())
+    return sha256_hex(head.replace(marker, b"\n", 1))
 
 
 def lane_of(record: Record) -> Lane:

@@ -5,7 +5,6 @@ Invariant: what is told is what the journal says, and neither can stop the work.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 
 from fleetcraft.clock import timestamp
@@ -31,6 +30,7 @@ class Diary:
         self._root = tree.paths.root
         self._journal = Journal(tree, lease_name)
         self._on_event = on_event
+        self.untold = 0
 
     def arrive(self, slots: int) -> None:
         """The worker is there."""
@@ -82,5 +82,7 @@ class Diary:
 
     def _tell(self, event: Mapping[str, object]) -> None:
         self._journal.write(event)
-        with contextlib.suppress(OSError):  # such as a pipe whose reader has gone
+        try:
             self._on_event(event)
+        except OSError:  # such as a pipe whose reader has gone; the journal has it all the same
+            self.untold += 1

@@ -6,13 +6,13 @@ nothing here is ever printed.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
 from collections.abc import Mapping
 
 from fleetcraft.errors import DataError
+from fleetcraft.identity import sha256_hex
 from fleetcraft.spool.directives import TaskSpec
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -43,8 +43,7 @@ def is_pack(root: str) -> bool:
 
 def stream_id(lease_name: str, slot: str) -> str:
     """A number below 2**63, unique per slot and launch, that may seed a deterministic stream."""
-    digest = hashlib.sha256(f"{lease_name}.{slot}".encode()).digest()
-    return str(int.from_bytes(digest[:8], "big") >> 1)
+    return str(int(sha256_hex(f"{lease_name}.{slot}".encode())[:16], 16) >> 1)
 
 
 def read_env_file(spec: TaskSpec) -> Mapping[str, str]:

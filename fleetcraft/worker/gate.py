@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import stat
 
 from fleetcraft.errors import UnsafeSpoolError
-from fleetcraft.identity import this_host
+from fleetcraft.identity import sha256_hex, this_host
 
 
 class Gate:
@@ -26,7 +25,7 @@ class Gate:
     """
 
     def __init__(self, root: str) -> None:
-        key = hashlib.sha256(f"{os.path.realpath(root)}\n{this_host().host}".encode()).hexdigest()
+        key = sha256_hex(f"{os.path.realpath(root)}\n{this_host().host}".encode())
         folder = _private_folder()
         self._turnstile = _open(f"{folder}/{key[:24]}.turnstile")
         self._room = _open(f"{folder}/{key[:24]}.room")

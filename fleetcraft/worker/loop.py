@@ -136,6 +136,7 @@ class Worker:
         self._idle_pause_s = _IDLE_FIRST_S
         self._gate_pause_s = _GATE_FIRST_S
         self._next_poll = 0.0
+        self._quiet_until = 0.0
 
     # -- the loop
 
@@ -148,14 +149,14 @@ class Worker:
             raise unreadable(self.tree.paths.lease(self.lease.name), error) from error
         self._diary.arrive(len(self._slots))
         while True:
-            busy = self._tender.collect()
+            self._tender.collect()
             self._look_around()
             if not self._leaving:
-                busy |= self._fill()
+                self._fill()
             if self._leaving and not self._tender.busy:
                 break
-            if not busy:
-                self._wait()
+            # Also after a start: a task that has ended by now has woken the wait already.
+            self._wait()
         self._leave()
         self._report.outcomes = self._tender.outcomes
         return self._report
@@ -192,6 +193,12 @@ class Worker:
     # -- looking around
 
     def _look_around(self) -> None:
+        if time.monotonic() < self._quiet_until and not (
+            (self._signals and self._signals.pending)
+            or self._heartbeat.vanished
+            or self._heartbeat.cancelled
+        ):
+            return
         self._obey_signal()
         self._obey_heartbeat()
         self._obey_timeouts()
@@ -239,14 +246,16 @@ class Worker:
 
     # -- claims
 
-    def _fill(self) -> bool:
-        """Starts tasks in free slots; says whether it started one."""
+    def _fill(self) -> None:
+        """Starts tasks in free slots."""
         now = time.monotonic()
         if self._next_poll > now:
-            return False
-        started = False
-        # The one at the turnstile first: no other slot gets past it, whatever it would take.
-        for slot in sorted(self._slots, key=lambda slot: not slot.gate.waits):
+            return
+        slots = self._slots
+        if len(slots) > 1:
+            # The one at the turnstile first: no other slot gets past it, whatever it would take.
+            slots = sorted(slots, key=lambda slot: not slot.gate.waits)
+        for slot in slots:
             if slot.attempt is not None or self._leaving:
                 continue
             try:
@@ -263,10 +272,8 @@ class Worker:
                 break
             self._gate_pause_s = _GATE_FIRST_S
             self._idle_pause_s = _IDLE_FIRST_S
-            self._idle_since = time.monotonic()
-            started = True
+            self._idle_since = now
             self._tender.begin(slot, taken)
-        return started
 
     # -- waiting and leaving
 
@@ -310,18 +317,22 @@ class Worker:
             self.leave(f"nothing to claim for {self._settings.idle_s:g} s")
 
     def _wait(self) -> None:
-        now = time.monotonic()
-        until = min(self._chores.due_at(leaving=bool(self._leaving)), self.before_wait())
-        if not self._leaving and any(slot.attempt is None for slot in self._slots):
-            until = min(until, self._next_poll)
-        running = [slot.attempt for slot in self._slots if slot.attempt is not None]
-        # A deadline that has passed says nothing more: the task is being stopped.
-        deadlines = (attempt.deadline for attempt in running if attempt.stopped is None)
-        until = min(until, *(deadline for deadline in deadlines if deadline is not None), until)
+        quiet_until = self._chores.due_at(leaving=bool(self._leaving))
+        until = self.before_wait()
+        for slot in self._slots:
+            attempt = slot.attempt
+            if attempt is None:
+                if not self._leaving:
+                    until = min(until, self._next_poll)
+            # A deadline that has passed says nothing more: its task is being stopped.
+            elif attempt.deadline is not None and attempt.stopped is None:
+                quiet_until = min(quiet_until, attempt.deadline)
+        self._quiet_until = quiet_until
+        wait_s = max(0.0, min(until, quiet_until) - time.monotonic())
         fds = [self._wakeup.read_fd, *self.extra_fds()]
         listened = [s for s in self._slots if s.attempt is not None or not self._leaving]
         fds += [fd for slot in listened if (fd := slot.runner.fileno()) is not None]
-        ready, _, _ = select.select(fds, [], [], max(0.0, until - now))
+        ready, _, _ = select.select(fds, [], [], wait_s)
         if self._wakeup.read_fd in ready:
             self._wakeup.clear()
         for slot in self._slots:

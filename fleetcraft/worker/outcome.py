@@ -6,7 +6,6 @@ be newer than the attempt. Invariant: the line says what was measured; what was 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import time
@@ -148,6 +147,8 @@ def _is_older(facts: os.stat_result, log_facts: os.stat_result) -> bool:
 def _sha256(path: str, size_bytes: int) -> str | None:
     if size_bytes > _HASH_LIMIT_BYTES:
         return None  # hashing would hold the slot; evidence hashes large files when it archives
+    import hashlib  # loads OpenSSL: only where there are outputs
+
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

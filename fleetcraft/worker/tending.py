@@ -98,9 +98,8 @@ class Tender:
         """Whether anything runs."""
         return any(slot.attempt is not None for slot in self._slots)
 
-    def collect(self) -> bool:
-        """Files every attempt that has ended; says whether there was one."""
-        found = False
+    def collect(self) -> None:
+        """Files every attempt that has ended."""
         for slot in self._slots:
             if slot.attempt is None:
                 continue
@@ -108,12 +107,9 @@ class Tender:
                 ended = slot.runner.poll()
             except KeeperGone:
                 self._lose(slot, slot.attempt)
-                found = True
                 continue
             if ended is not None:
                 self._finish(slot, slot.attempt, ended)
-                found = True
-        return found
 
     def _finish(self, slot: Slot, attempt: Attempt, ended: Ended) -> None:
         name = attempt.held.name
@@ -230,7 +226,12 @@ class Tender:
         try:
             closed = settle_without_running(self._tree, held, self._place)
             begun = closed or begin(
-                self._tree, slot, held, place=self._place, env=self._env, oom_kills=self._oom.read()
+                self._tree,
+                slot,
+                held,
+                place=self._place,
+                env=self._env,
+                oom_kills=self._oom.recent(),
             )
         except LogUnwritable as error:
             self._write_trouble += 1

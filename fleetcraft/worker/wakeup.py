@@ -27,9 +27,8 @@ class Wakeup:
             os.write(self.write_fd, b"!")
 
     def clear(self) -> None:
-        """Empties the pipe."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.read_fd, 4096)
+        """Empties the pipe, which must be readable."""
+        os.read(self.read_fd, 4096)
 
     def close(self) -> None:
         """Closes the pipe."""
@@ -53,6 +52,11 @@ class CaughtSignals:
                 continue  # started by nohup
             self._old[number] = signal.signal(number, self._note)
         self._old[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a signal has come since the last `take`."""
+        return self._last != 0
 
     def take(self) -> int:
         """The last signal since the last call, orders to end first; 0 if there was none."""

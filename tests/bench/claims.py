@@ -55,7 +55,8 @@ def measure(bench: Bench) -> Section:
     names_us = _depth(bench, section)
     _width(bench, section)
     section.growth = (
-        "a claim costs the same at every depth; a listing grows with the number pending (about "
+        "a claim by itself does nothing that depends on the depth (ratios above); a listing grows "
+        "with the number pending (about "
         f"{names_us:.2f} us a name), is made once a stride by each worker and otherwise takes at "
         "most a fiftieth of its time. The names listed are kept: see the peak sizes."
     )

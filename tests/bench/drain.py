@@ -45,7 +45,7 @@ def measure(bench: Bench) -> Section:
     few, many = COUNTS
     section.growth = (
         f"linear in the number of tasks: {per_task_ms[few]:.2f} ms of CPU a task at {few:,}, "
-        f"{per_task_ms[many]:.2f} ms at {many:,}; the difference is the start of the workers, "
+        f"{per_task_ms[many]:.2f} ms at {many:,}; the start of the workers is in it, "
         f"once a run."
     )
     return section
