@@ -220,7 +220,11 @@ def replace_atomically(temporary: str, final: str) -> None:
 
 def _renameat2(source: str, destination: str) -> int:
     result = _libc.renameat2(
-        _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(destination), _RENAME_NOREPLACE
+        _AT_FDCWD,
+        source.encode("utf-8", "surrogateescape"),
+        _AT_FDCWD,
+        destination.encode("utf-8", "surrogateescape"),
+        _RENAME_NOREPLACE,
     )
     return 0 if result == 0 else ctypes.get_errno()
 

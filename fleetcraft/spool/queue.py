@@ -53,8 +53,8 @@ class Queue:
         self._plain = _Lane(tree, Lane.PLAIN, index, count)
         self._last = _Lane(tree, Lane.LAST, index, count)
         self._current = self._plain
-        self._first_listed = 0.0
-        self._listed_plain = 0.0
+        self._list_first_at = 0.0
+        self._list_plain_at = 0.0
 
     def next(self) -> Candidate | None:
         """The next candidate, or None when every lane was walked in vain.
@@ -87,14 +87,14 @@ class Queue:
 
     def _look_at_clock(self) -> None:
         now = time.monotonic()
-        every = max(_FIRST_LANE_EVERY_S, _LISTING_DUTY * self._first.listing_s)
-        if now - self._first_listed > every * random.uniform(0.8, 1.2):
-            self._first_listed = now
+        if now >= self._list_first_at:
+            every_s = max(_FIRST_LANE_EVERY_S, _LISTING_DUTY * self._first.listing_s)
+            self._list_first_at = now + every_s * random.uniform(0.8, 1.2)
             self._first.start_over()
-        every = max(2 * _FIRST_LANE_EVERY_S, _LISTING_DUTY * self._plain.listing_s)
-        if now - self._listed_plain > every * random.uniform(0.8, 1.2):
+        if now >= self._list_plain_at:
             # So that a name enqueued later but earlier in order does not wait for the whole stride.
-            self._listed_plain = now
+            every_s = max(2 * _FIRST_LANE_EVERY_S, _LISTING_DUTY * self._plain.listing_s)
+            self._list_plain_at = now + every_s * random.uniform(0.8, 1.2)
             if self._plain.yielded:
                 self._plain.relist()
 

@@ -193,7 +193,7 @@ class _Pass:
         )
         if closed is None:
             return
-        if closed.mine:
+        if closed.mine and closed.moved:
             self.report.recovered += 1
             self._add(name, owner, "recovered", reason, closed)
         elif closed.moved:

@@ -31,6 +31,7 @@ from fleetcraft.spool.recovery import (
     ask_this_machine,
     recover,
 )
+from fleetcraft.spool.sweep import read_lane
 from fleetcraft.spool.tree import SpoolTree
 
 
@@ -78,10 +79,11 @@ class Spool:
             command: Shell text.
             directives: The other fields of `TaskSpec`.
         """
+        directives.setdefault("project_dir", self.project_dir)
+        if "lane" in directives:
+            directives["lane"] = read_lane(directives["lane"])
         try:
-            return TaskSpec(
-                name=name, command=command, **{"project_dir": self.project_dir, **directives}
-            )
+            return TaskSpec(name=name, command=command, **directives)
         except TypeError as error:
             known = ", ".join(TaskSpec.__struct_fields__[2:])
             raise UsageError(f"task {name!r}: {error}", hint=f"directives: {known}") from error

@@ -90,6 +90,9 @@ class Eligibility:
 
     def allows(self, record: Record, *, gpu: bool) -> bool:
         """Whether this worker may claim the task now; if not, remembers until when."""
+        spec = record.spec
+        if not (record.history or spec.slot or spec.timed or spec.time_s):
+            return True
         wait_s = self._must_wait_s(record, gpu=gpu)
         if wait_s <= 0:
             return True

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from fleetcraft.worker.attempt import Attempt
 
-MAX_SLOTS = 1024
+MAX_SLOTS = 256
+"""Three descriptors a slot, and select(2) ends at 1024."""
 
 
 class KeeperGone(Exception):
