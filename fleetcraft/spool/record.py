@@ -149,9 +149,8 @@ def parse(data: bytes) -> Record:
         DataError: It is no record, or a directive is unknown, repeated or has a bad value.
     """
     head = data[: _end_of_head(data)]
-    lines = head.decode("utf-8", "surrogateescape").split("\n")
-    directives, body_start = _split_header(lines)
-    project_dir, command = _split_body(lines, body_start)
+    directives, body = _split_header(head.decode("utf-8", "surrogateescape"))
+    project_dir, command = _split_body(body)
     record_id, spec = parse_directives(directives, project_dir=project_dir, command=command)
     history, damaged = parse_history(data[len(head) :])
     return Record(
@@ -250,30 +249,33 @@ def closing_lines(record: Record) -> list[HistoryLine]:
     return _closing_lines(record)
 
 
-def _split_header(lines: list[str]) -> tuple[list[str], int]:
-    if not lines or not lines[0].startswith("#!"):
+def _split_header(text: str) -> tuple[list[str], str]:
+    """The directives without their mark, and the body."""
+    if not text.startswith("#!"):
         raise DataError("not a task record: the first line is no '#!' line")
-    end = 1
-    while end < len(lines) and lines[end].startswith(_DIRECTIVE):
-        end += 1
-    return [line[len(_DIRECTIVE) :] for line in lines[1:end]], end
+    directives = []
+    _, _, rest = text.partition("\n")
+    while rest.startswith(_DIRECTIVE):
+        line, _, rest = rest.partition("\n")
+        directives.append(line[len(_DIRECTIVE) :])
+    return directives, rest
 
 
-def _split_body(lines: list[str], start: int) -> tuple[str, str]:
-    body = lines[start:]
+def _split_body(body: str) -> tuple[str, str]:
+    """Where the task runs, and its command."""
     project_dir = ""
-    if body and body[0].startswith(_CD_PREFIX) and body[0].endswith(_CD_SUFFIX):
-        quoted = body[0][len(_CD_PREFIX) : -len(_CD_SUFFIX)]
+    first, _, rest = body.partition("\n")
+    if first.startswith(_CD_PREFIX) and first.endswith(_CD_SUFFIX):
+        quoted = first[len(_CD_PREFIX) : -len(_CD_SUFFIX)]
         try:
             project_dir = shlex.split(quoted)[0] if "'" in quoted else quoted
         except ValueError as error:
-            raise DataError(f"cannot read the line {body[0]!r}: {error}") from error
-        body = body[1:]
-    while body and body[-1] == "":
-        body.pop()
-    if body and body[-1] == "exit":
-        body.pop()
-    return project_dir, "\n".join(body)
+            raise DataError(f"cannot read the line {first!r}: {error}") from error
+        body = rest
+    command = body.rstrip("\n")
+    if command == "exit":
+        return project_dir, ""
+    return project_dir, command.removesuffix("\nexit")
 
 
 def _identity_of(head: bytes, record_id: str) -> str:

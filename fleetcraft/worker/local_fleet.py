@@ -174,10 +174,10 @@ class _LocalFleet:
                 time.monotonic() + chance_s if isinstance(chance_s, int | float) else None
             )
             return
-        if kind == "start":
+        if kind in ("start", "end"):  # the start of a short task is not told
             member.idle = False
             self._confirming = False
-        elif kind == "end":
+        if kind == "end":
             self._count.add(str(event["claim"]), str(event["outcome"]), str(event["to"]))
         elif kind == "arrive":
             member.launch = str(event["launch"])
