@@ -31,7 +31,8 @@ def main() -> int:
     """Runs the demo; returns its exit code."""
     parser = argparse.ArgumentParser(prog="bin/demo", description=__doc__)
     parser.add_argument("--keep", metavar="DIR", type=Path, help="leave the whole tree in DIR")
-    folder = prepare_folder(parser.parse_args().keep)
+    keep = parser.parse_args().keep
+    folder = prepare_folder(keep)
     if folder is None:
         return EXIT_USAGE
     try:
@@ -40,8 +41,12 @@ def main() -> int:
         print(f"error: that command ended with exit code {error.returncode}", file=sys.stderr)
         print(f"hint: the tree is left for a look in {folder}", file=sys.stderr)
         return 1
-    if code == 0 and not parser.parse_args().keep:
-        shutil.rmtree(folder / "scratch")
+    scratch = folder / "scratch"
+    if code == 0 and not keep:
+        shutil.rmtree(scratch)
+        print("  the spool with its records, logs and journals was removed; --keep DIR leaves it")
+    else:
+        print(f"  {scratch} (the spool: records, logs and journals)")
     return code
 
 
@@ -155,8 +160,6 @@ def report(root: Path, results: Path) -> None:
     tell("What it made")
     for path in ("clips", "report/summary.csv", "report/summary.md", "report/summary.png"):
         print(f"  {results / path}")
-    if (root / "taskq").exists():
-        print(f"  {root} (records, logs and journals; kept with --keep)")
 
 
 def print_means(path: Path) -> None:
