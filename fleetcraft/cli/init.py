@@ -12,7 +12,7 @@ import stat
 
 import click
 
-from fleetcraft.cli.output import note, print_json, print_text
+from fleetcraft.cli.output import print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.config import FILE_NAME, SETTINGS
 from fleetcraft.errors import SpoolError
@@ -57,8 +57,6 @@ def _make_root(root: str) -> bool:
         facts = os.stat(root)
         if not stat.S_ISDIR(facts.st_mode):
             raise SpoolError(f"cannot use {root}: it is no folder", path=root) from None
-        if facts.st_mode & stat.S_IWOTH and not facts.st_mode & stat.S_ISVTX:
-            note(f"warning: everybody can write {root}, and so can move what lies in it: chmod o-w")
         return False
     except OSError as error:
         raise unreadable(root, error) from error

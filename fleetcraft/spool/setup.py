@@ -41,6 +41,7 @@ def set_up(tree: SpoolTree) -> SetupReport:
         try:
             if folder == tree.paths.root:
                 _make_parent(folder)
+                tree.refuse_open_parent()
             tree.fs.make_folder(folder)
             made.append(folder)
         except FileExistsError:

@@ -74,7 +74,23 @@ class SpoolTree:
             if not stat.S_ISDIR(facts.st_mode):
                 raise UnsafeSpoolError(folder, "it is no folder")
             self._refuse_strangers(folder, facts)
+        self.refuse_open_parent()
         return self
+
+    def refuse_open_parent(self) -> None:
+        """Refuses a spool whose parent folder everybody can write, unless only owners may move.
+
+        Raises:
+            UnsafeSpoolError: Anybody could put another spool in its place.
+        """
+        parent = os.path.dirname(self.paths.root)
+        try:
+            mode = self.fs.lstat(parent).st_mode
+        except OSError as error:
+            raise unreadable(parent, error) from error
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            reason = f"everybody can write it (mode {stat.filemode(mode)})"
+            raise UnsafeSpoolError(parent, f"{reason} and so put another spool in its place")
 
     def _refuse_strangers(self, path: str, facts: os.stat_result) -> None:
         if facts.st_uid != self.uid:

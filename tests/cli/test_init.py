@@ -87,12 +87,15 @@ def test_a_root_that_is_a_file_is_refused(bare_fleet: Fleet) -> None:
     assert "it is no folder" in error["message"]
 
 
-def test_a_root_that_everybody_can_write_is_warned_of(bare_fleet: Fleet) -> None:
+def test_a_root_that_everybody_can_write_is_refused_and_nothing_is_made(
+    bare_fleet: Fleet,
+) -> None:
     bare_fleet.root.mkdir()
     bare_fleet.root.chmod(0o777)
-    called = bare_fleet.ok("init", "--json")
-    assert called.json["spool"] == str(bare_fleet.spool)
-    assert called.err.startswith("warning: everybody can write")
+    called = bare_fleet("init")
+    assert called.code == 5
+    assert "put another spool in its place" in called.err
+    assert list(bare_fleet.root.iterdir()) == []
 
 
 def test_init_without_a_root_is_a_configuration_error(bare_fleet: Fleet) -> None:

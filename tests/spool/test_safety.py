@@ -35,6 +35,15 @@ def test_a_folder_that_others_can_write_is_refused(tree: SpoolTree, folder: str,
         tree.check_safe()
 
 
+def test_a_spool_that_anybody_could_put_another_in_place_of_is_refused(tree: SpoolTree) -> None:
+    parent = os.path.dirname(tree.paths.root)
+    os.chmod(parent, 0o777)
+    with pytest.raises(UnsafeSpoolError, match="another spool in its place"):
+        tree.check_safe()
+    os.chmod(parent, 0o1777)
+    assert tree.check_safe() is tree
+
+
 def test_a_folder_that_others_can_only_read_is_fine(tree: SpoolTree) -> None:
     os.chmod(tree.paths.root, 0o755)
     assert tree.check_safe() is tree
