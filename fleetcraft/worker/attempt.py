@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import DataError, UnsafeSpoolError
 from fleetcraft.process import Ended
@@ -214,18 +216,7 @@ def finish(
         log_facts=attempt.log_facts,
         oom_kills=rose,
     )
-    line = _line(
-        held,
-        place,
-        verdict,
-        number=attempt.number,
-        log=attempt.log,
-        started_at=attempt.started_at,
-        wall_s=seconds_since(attempt.started),
-        ended=ended,
-        gpu=slot.gpu,
-    )
-    return _close(tree, held, line, before_move)
+    return _close(tree, attempt, verdict, place, before_move=before_move, ended=ended, gpu=slot.gpu)
 
 
 def lose(
@@ -237,31 +228,36 @@ def lose(
     """
     assert attempt.stopped is not None
     verdict = Verdict(outcome=OUTCOME_OF_STOP[attempt.stopped], reason=attempt.stop_detail)
+    return _close(tree, attempt, verdict, place, before_move=before_move)
+
+
+def _close(
+    tree: SpoolTree,
+    attempt: Attempt,
+    verdict: Verdict,
+    place: Place,
+    *,
+    before_move: Callable[[HistoryLine], None],
+    ended: Ended | None = None,
+    gpu: str = "",
+) -> Closed | None:
+    held = attempt.held
     line = _line(
-        attempt.held,
+        held,
         place,
         verdict,
         number=attempt.number,
         log=attempt.log,
         started_at=attempt.started_at,
         wall_s=seconds_since(attempt.started),
+        ended=ended,
+        gpu=gpu,
     )
-    return _close(tree, attempt.held, line, before_move)
-
-
-def _close(
-    tree: SpoolTree, held: Claim, line: HistoryLine, before_move: Callable[[HistoryLine], None]
-) -> Closed | None:
     if line.to == "pending" and tree.fs.exists(tree.paths.cancel_marker(held.name)):
         reason = f"{line.reason}; " if line.reason else ""
-        line = _replaced(line, reason=f"{reason}cancelled instead of tried again")
+        reason += "cancelled instead of tried again"
+        line = msgspec.structs.replace(line, to="failed", reason=reason)
     return close_own(tree, held, line, before_move=before_move)
-
-
-def _replaced(line: HistoryLine, *, reason: str) -> HistoryLine:
-    import msgspec
-
-    return msgspec.structs.replace(line, to="failed", reason=reason)
 
 
 def _line(
