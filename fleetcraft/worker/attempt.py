@@ -47,6 +47,8 @@ class Attempt:
     """A task that runs in a slot.
 
     ``stopped`` is why the worker stops it; ``deadline`` is monotonic, None without a timeout.
+    ``ended_at`` and ``wall_s`` are taken by `ended` while its gate is still held, so that by the
+    records nothing ran beside a timed task.
     """
 
     held: Claim
@@ -60,6 +62,13 @@ class Attempt:
     oom_before: int | None
     stopped: StopReason | None = None
     stop_detail: str = ""
+    ended_at: str = ""
+    wall_s: float = 0.0
+
+    def ended(self) -> None:
+        """Notes that its processes are gone, now."""
+        self.ended_at = timestamp()
+        self.wall_s = seconds_since(self.started)
 
 
 def settle_without_running(tree: SpoolTree, held: Claim, place: Place) -> Closed | None:
@@ -249,7 +258,8 @@ def _close(
         number=attempt.number,
         log=attempt.log,
         started_at=attempt.started_at,
-        wall_s=seconds_since(attempt.started),
+        ended_at=attempt.ended_at,
+        wall_s=attempt.wall_s,
         ended=ended,
         gpu=gpu,
     )
@@ -269,6 +279,7 @@ def _line(
     number: int = 0,
     log: str = "",
     started_at: str | None = None,
+    ended_at: str = "",
     wall_s: float | None = None,
     ended: Ended | None = None,
     gpu: str = "",
@@ -288,7 +299,7 @@ def _line(
         exit_code=ended.exit_code if ended else None,
         signal=ended.signal if ended else None,
         started_at=started_at,
-        ended_at=timestamp(),
+        ended_at=ended_at or timestamp(),
         wall_s=wall_s,
         cpu_s=round(ended.cpu_s, 4) if ended else None,
         max_rss_bytes=ended.max_rss_bytes if ended else None,

@@ -160,6 +160,7 @@ class Tender:
         """Frees the slot; says whether the attempt can be filed."""
         name = attempt.held.name
         slot.attempt = None
+        attempt.ended()
         self._heartbeat.forget(name)
         if clean:
             slot.gate.leave()
