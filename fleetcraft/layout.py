@@ -120,6 +120,18 @@ class Scratch:
         self.outer = f"{self.root}/{OUTER_SPOOL}"
         self.inner = f"{self.root}/{INNER_SPOOL}"
         self.logs = f"{self.root}/logs"
+        self.telemetry = f"{self.root}/telemetry"
+        self.control = f"{self.root}/control"
+        self.intents = f"{self.control}/intents"
+        self.locks = f"{self.control}/locks"
+
+    def worker_log(self, job: str, rank: int) -> str:
+        """What the worker of one node of a fleet prints, over all its starts."""
+        return f"{self.logs}/fleet-{job}.{rank}.log"
+
+    def batch_log(self) -> str:
+        """What a fleet's batch script prints, with Slurm's placeholder for the job id."""
+        return f"{self.logs}/fleet-%j.log"
 
 
 def task_of(file_name: str) -> str | None:
