@@ -224,6 +224,8 @@ def _near(word: str, known: list[str]) -> str:
     import difflib
 
     last = {name.rpartition(".")[2]: name for name in reversed(known)}  # of equals, the first
+    if word in last:
+        return last[word]
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if not close:
         ends = difflib.get_close_matches(word.rpartition(".")[2], list(last), n=1, cutoff=0.7)
