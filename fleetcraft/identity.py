@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 
 import msgspec
 
@@ -78,6 +79,49 @@ class HostId(msgspec.Struct, frozen=True):
         """The job name of work without Slurm: ``L`` and 12 hex digits of host and boot id."""
         text = f"{self.host}\n{self.boot_id}".encode()
         return "L" + sha256_hex(text)[:12]
+
+
+class JobRun(msgspec.Struct, kw_only=True, frozen=True):
+    """One run of one Slurm job; all empty outside Slurm.
+
+    Attributes:
+        job: Slurm's job id.
+        step: Its step id.
+        cluster: The cluster's name.
+        start_s: When this run began, as Slurm itself gives it, in seconds since 1970. A requeued
+            job keeps its id, and ids are used again.
+        restarts: How often the job was requeued before this run.
+    """
+
+    job: str = ""
+    step: str = ""
+    cluster: str = ""
+    start_s: int | None = None
+    restarts: int | None = None
+
+
+NO_JOB = JobRun()
+
+
+def this_job_run(environ: Mapping[str, str]) -> JobRun:
+    """The run of the Slurm job that this process is part of, as its environment tells.
+
+    ``FLEET_JOB_START`` and ``FLEET_JOB_RESTARTS`` are what the launcher asked of Slurm. Source:
+    sbatch(1) and srun(1), "OUTPUT ENVIRONMENT VARIABLES": the restart count is set only when the
+    job was restarted.
+    """
+    job = environ.get("SLURM_JOB_ID", "")
+    if not job:
+        return NO_JOB
+    restarts = environ.get("FLEET_JOB_RESTARTS") or environ.get("SLURM_RESTART_COUNT") or "0"
+    start = environ.get("FLEET_JOB_START") or environ.get("SLURM_JOB_START_TIME") or ""
+    return JobRun(
+        job=job,
+        step=environ.get("SLURM_STEP_ID", ""),
+        cluster=environ.get("SLURM_CLUSTER_NAME", ""),
+        start_s=int(start) if start.isdecimal() else None,
+        restarts=int(restarts) if restarts.isdecimal() else None,
+    )
 
 
 def sha256_hex(data: bytes) -> str:

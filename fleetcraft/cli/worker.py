@@ -15,6 +15,7 @@ import click
 from fleetcraft.cli.output import note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.errors import ConfigError
+from fleetcraft.identity import this_job_run
 from fleetcraft.spool.control import refuse_markers
 from fleetcraft.view.run import event_line
 from fleetcraft.view.text import Paint, plural
@@ -79,10 +80,9 @@ def _settings(session: Session, spool_dir: str, given: dict[str, Any]) -> Worker
         spool_dir=spool_dir,
         root=config.root,
         slots=config.text("worker.slots"),
-        job=os.environ.get("SLURM_JOB_ID", ""),
+        run=this_job_run(os.environ),
         rank=rank,
         ranks=ranks,
-        step=os.environ.get("SLURM_STEP_ID", ""),
         idle_s=config.seconds("worker.idle_s"),
         heartbeat_s=config.seconds("worker.heartbeat_s"),
         grace_s=config.seconds("worker.grace_s"),

@@ -111,9 +111,7 @@ class Canceller:
 
     def _owner(self) -> Owner:
         if self._lease is None:
-            self._lease = leases.new_lease(
-                job="", rank="c", interval_s=_COMMAND_INTERVAL_S, role="command"
-            )
+            self._lease = leases.new_lease(rank="c", interval_s=_COMMAND_INTERVAL_S, role="command")
             leases.publish(self._tree, self._lease)
         self._counter += 1
         lease = self._lease

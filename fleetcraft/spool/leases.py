@@ -14,7 +14,16 @@ from typing import Any
 import msgspec
 
 from fleetcraft.clock import timestamp
-from fleetcraft.identity import HostId, ProcessId, is_alive, new_launch_token, process_id, this_host
+from fleetcraft.identity import (
+    NO_JOB,
+    HostId,
+    JobRun,
+    ProcessId,
+    is_alive,
+    new_launch_token,
+    process_id,
+    this_host,
+)
 from fleetcraft.spool.tree import SpoolTree
 
 
@@ -22,7 +31,9 @@ class Lease(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A launch's promise that it is alive.
 
     ``counter`` grows at every heartbeat; observers watch it change by their own clock and never
-    compare wall clocks. ``left_at`` is set by a launch that left holding nothing.
+    compare wall clocks. ``left_at`` is set by a launch that left holding nothing. Of a launch in a
+    Slurm job, ``cluster``, ``job_start_s`` (the job's start as Slurm gives it, seconds since 1970)
+    and ``restarts`` tell this run of the job from an earlier or later one with the same id.
     """
 
     job: str
@@ -39,6 +50,10 @@ class Lease(msgspec.Struct, kw_only=True, omit_defaults=True):
     slots: int = 1
     role: str = "worker"
     step: str = ""
+    gpus: int = 0
+    cluster: str = ""
+    job_start_s: int | None = None
+    restarts: int | None = None
     left_at: str | None = None
     reason: str = ""
 
@@ -58,13 +73,19 @@ _encode = msgspec.json.Encoder().encode
 
 
 def new_lease(
-    *, job: str, rank: str, interval_s: float, slots: int = 1, role: str = "worker", step: str = ""
+    *,
+    rank: str,
+    interval_s: float,
+    slots: int = 1,
+    gpus: int = 0,
+    role: str = "worker",
+    run: JobRun = NO_JOB,
 ) -> Lease:
     """A lease of this process with a fresh launch token; not yet published."""
     here = this_host()
     me = process_id(os.getpid())
     return Lease(
-        job=job or here.local_job,
+        job=run.job or here.local_job,
         rank=rank,
         launch=new_launch_token(),
         host=here.host,
@@ -75,8 +96,12 @@ def new_lease(
         started_at=timestamp(),
         interval_s=interval_s,
         slots=slots,
+        gpus=gpus,
         role=role,
-        step=step,
+        step=run.step,
+        cluster=run.cluster,
+        job_start_s=run.start_s,
+        restarts=run.restarts,
     )
 
 

@@ -71,16 +71,16 @@ class Worker:
         self.tree = SpoolTree(settings.spool_dir).check_safe()
         gpus = count_slots(settings.slots)
         self.lease = leases.new_lease(
-            job=settings.job,
+            run=settings.run,
             rank=str(settings.rank),
             interval_s=settings.heartbeat_s,
             slots=len(gpus),
-            step=settings.step,
+            gpus=sum(map(bool, gpus)),
         )
         place = Place(
             host=self.lease.host,
             job=self.lease.job,
-            step=settings.step,
+            step=settings.run.step,
             bash=find_bash(),
             grace_s=settings.grace_s,
         )

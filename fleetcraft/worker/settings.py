@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from fleetcraft.identity import NO_JOB, JobRun
+
 
 class WorkerExit(IntEnum):
     """Exit codes of a worker; the first two are everybody's, the others its own.
@@ -31,10 +33,9 @@ class WorkerSettings:
         spool_dir: The spool's folder.
         root: The scratch tree, exported to tasks as FLEET_ROOT.
         slots: ``1``, a number, or ``gpu`` for one slot per physical GPU.
-        job: Slurm's job id; empty for work without Slurm.
+        run: The run of the Slurm job that it is part of.
         rank: The launcher's index of this node.
         ranks: How many workers share the spool's work, for the stride.
-        step: Slurm's step id, for the lease.
         idle_s: It leaves after so long without anything to claim.
         heartbeat_s: Seconds between heartbeats.
         grace_s: Seconds between TERM and KILL when a task is stopped.
@@ -50,10 +51,9 @@ class WorkerSettings:
     spool_dir: str
     root: str
     slots: str = "1"
-    job: str = ""
+    run: JobRun = NO_JOB
     rank: int = 0
     ranks: int = 1
-    step: str = ""
     idle_s: float = 1800.0
     heartbeat_s: float = 30.0
     grace_s: float = 10.0

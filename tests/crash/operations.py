@@ -62,7 +62,7 @@ class Process:
             file.write(" ".join(words) + "\n")
 
     def publish_lease(self) -> None:
-        self._lease = leases.new_lease(job="", rank="0", interval_s=30.0)
+        self._lease = leases.new_lease(rank="0", interval_s=30.0)
         leases.publish(self.tree, self._lease)
 
     def owner(self) -> Owner:

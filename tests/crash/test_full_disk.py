@@ -42,7 +42,7 @@ from fleetcraft.spool.tree import SpoolTree
 root, outcome = sys.argv[1], Outcome(sys.argv[2])
 claims._APPEND_PAUSE_S = 0.0
 tree = SpoolTree(root)
-lease = leases.new_lease(job="", rank="0", interval_s=30.0)
+lease = leases.new_lease(rank="0", interval_s=30.0)
 leases.publish(tree, lease)
 owner = Owner(lease.job, "0", "0", f"{lease.launch}-1")
 held = claims.claim(tree, "t", tree.paths.pending_record("t", ""), owner)

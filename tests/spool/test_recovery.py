@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fleetcraft.identity import HostId, Owner, ProcessId, process_id, this_host
+from fleetcraft.identity import HostId, JobRun, Owner, ProcessId, process_id, this_host
 from fleetcraft.layout import Lane, State
 from fleetcraft.spool import claims, leases
 from fleetcraft.spool.check import check
@@ -147,7 +147,7 @@ def test_a_lease_that_cannot_be_read_is_none(tree: SpoolTree) -> None:
 
 
 def test_a_lease_reads_back_as_it_was_published(tree: SpoolTree) -> None:
-    lease = leases.new_lease(job="8812", rank="3", interval_s=30.0, slots=2)
+    lease = leases.new_lease(run=JobRun(job="8812"), rank="3", interval_s=30.0, slots=2)
     leases.publish(tree, lease)
     later = msgspec.structs.replace(lease, counter=5)
     Path(f"{tree.paths.lease(lease.name)}.new").write_text("left by a crash")

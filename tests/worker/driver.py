@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from fleetcraft.errors import FleetError
 from fleetcraft.worker.local_fleet import run_local
 from fleetcraft.worker.loop import run_worker
@@ -23,7 +25,7 @@ def tell(event: Mapping[str, object]) -> None:
 
 def main() -> int:
     task: dict[str, Any] = json.loads(sys.argv[1])
-    settings = WorkerSettings(**task["settings"])
+    settings = msgspec.convert(task["settings"], WorkerSettings)
     try:
         if workers := task["workers"]:
             report: Any = run_local(settings, workers, tell)

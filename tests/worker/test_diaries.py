@@ -16,12 +16,18 @@ from tests.worker.harness import Site, wait_until
 
 def test_the_lease_says_who_and_where_and_its_counter_grows(site: Site) -> None:
     worker = site.start(
-        idle_s=60.0, heartbeat_s=0.2, slots="2", job="8812", rank=3, ranks=4, step="8812.0"
+        idle_s=60.0,
+        heartbeat_s=0.2,
+        slots="2",
+        rank=3,
+        ranks=4,
+        run={"job": "8812", "step": "0", "cluster": "big", "start_s": 1790000000, "restarts": 1},
     )
     lease = wait_until(lambda: leases.read_all(site.spool.tree), "it has arrived")[0]
     me = process_id(worker.pid)
     assert me is not None
-    assert (lease.job, lease.rank, lease.step) == ("8812", "3", "8812.0")
+    assert (lease.job, lease.rank, lease.step) == ("8812", "3", "0")
+    assert (lease.cluster, lease.job_start_s, lease.restarts) == ("big", 1790000000, 1)
     assert (lease.pid, lease.start_ticks) == (me.pid, me.start_ticks)
     assert lease.host == os.uname().nodename
     assert (lease.slots, lease.interval_s, lease.role) == (2, 0.2, "worker")
@@ -139,7 +145,7 @@ def test_a_spool_that_stays_away_is_not_taken_for_an_empty_one(site: Site) -> No
 def test_an_own_claim_that_no_slot_runs_is_put_back_by_the_worker_itself(site: Site) -> None:
     # As after a rename that was reported as failed although it happened.
     tree = site.spool.tree
-    lease = leases.new_lease(job="", rank="0", interval_s=30.0)
+    lease = leases.new_lease(rank="0", interval_s=30.0)
     leases.publish(tree, lease)
     for number, name in enumerate(("held", "stray")):
         site.enqueue(name, "true")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from fleetcraft.identity import JobRun
 from fleetcraft.spool import leases
 from fleetcraft.spool.leases import Lease
 from tests.worker.harness import Site, wait_until
@@ -54,7 +55,7 @@ def test_ranks_do_not_race_for_the_same_names(site: Site) -> None:
 
 
 def another_host(site: Site, *, left: bool = False, role: str = "worker") -> Lease:
-    lease = leases.new_lease(job="L0", rank="1", interval_s=60.0, role=role)
+    lease = leases.new_lease(run=JobRun(job="L0"), rank="1", interval_s=60.0, role=role)
     lease.host = "another-host"
     lease.left_at = lease.started_at if left else None
     leases.publish(site.spool.tree, lease)
