@@ -36,6 +36,7 @@ VERBS = {
     "recover": ("recover", "Put back the tasks of workers that are gone."),
     "promote": ("promote", "Move waiting tasks that are ready."),
     "check": ("check", "Examine the spool, and repair it."),
+    "barrier": ("barrier", "Say that something is ready, and verify it."),
     "config": ("config", "Show the settings and where they come from."),
 }
 """Verb to its module in `fleetcraft.cli` and the first line of its help."""
