@@ -5,7 +5,8 @@
 # The environment is .venv in the repository. .venv/fleetcraft.stamp, written last, says that it is
 # whole and what it was made from; while a set-up is at work .venv/fleetcraft.unfinished lies there.
 
-repo=$(cd -- "${BASH_SOURCE[0]%/*}/.." && pwd -P)
+repo=${BASH_SOURCE[0]%/*/*} # right when a launcher says its real path, and without a fork
+[[ $repo/bin/lib.sh -ef ${BASH_SOURCE[0]} ]] || repo=$(cd -- "${BASH_SOURCE[0]%/*}/.." && pwd -P)
 venv=$repo/.venv
 stamp=$venv/fleetcraft.stamp
 unfinished=$venv/fleetcraft.unfinished
@@ -34,7 +35,7 @@ run_fleetcraft() { # becomes fleetcraft, from .venv or else from PATH; installs 
   # Both are asked for: the script stays behind when the Python it names is gone.
   if [[ -x $venv/bin/python && -x $venv/bin/fleetcraft ]]; then
     exec "$venv/bin/fleetcraft" "$@"
-  elif [[ -n $(type -P fleetcraft) ]]; then
+  elif type -P fleetcraft >/dev/null; then
     exec fleetcraft "$@"
   fi
   die 3 "no fleetcraft in '$venv' or on PATH: run '$repo/bin/demo' once, which makes that .venv, or activate the environment that has it"

@@ -18,7 +18,7 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 LAUNCHERS = sorted(file.name for file in (REPO / "bin").iterdir() if file.name != "lib.sh")
-DAILY = ["enqueue.sh", "gpu_enqueue.sh", "worker_loop.sh"]
+DAILY = ["enqueue.sh", "gpu_enqueue.sh", "login_guard.sh", "worker_loop.sh"]
 LONGEST_LAUNCHER = 29
 
 PROGRAMS_OF_A_BARE_MACHINE = (
@@ -196,6 +196,29 @@ def test_worker_loop_becomes_a_worker(machine: Machine) -> None:
     machine.install_fleetcraft_in_venv()
     done = machine.call("worker_loop.sh", "--slots", "2")
     assert done.stdout.splitlines()[2:] == ["worker", "--slots", "2"]
+
+
+def test_login_guard_becomes_the_guard(machine: Machine) -> None:
+    machine.install_fleetcraft_in_venv()
+    done = machine.call("login_guard.sh", "--json")
+    assert done.stdout.splitlines()[2:] == ["guard", "--json"]
+
+
+@pytest.mark.parametrize("where", ["bin/login_guard.sh", "./bin/login_guard.sh", "bin/../link"])
+def test_login_guard_finds_its_repository_from_wherever_it_is_called(
+    machine: Machine, where: str
+) -> None:
+    machine.install_fleetcraft_in_venv()
+    (machine.repo / "link").symlink_to("bin/login_guard.sh")
+    done = subprocess.run(
+        [where],
+        cwd=machine.repo,
+        env={"PATH": str(machine.path), "TOY_NAME": "on PATH"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines()[0] == "in .venv"
 
 
 def test_a_launcher_finds_its_repository_through_a_symlink(machine: Machine) -> None:
