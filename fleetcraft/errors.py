@@ -5,6 +5,12 @@
         BadNameError            2
       ConfigError               3   fleet.yaml, an environment variable, a missing scratch tree
       SchedulerError            4   Slurm did not answer or refused
+        SlurmMissingError       4   no such program on this machine
+        SlurmTimeoutError       4   the program did not end in time
+        SlurmFailedError        4   the program said that it failed
+        NoAnswerError           4   it ended well, but what it printed is no answer
+        NotAskedError           4   it was not even asked: not our turn, or no safe place to wait
+        SubmissionUnknownError  4   a job may or may not have been submitted
       SpoolError                5   the spool refuses
         NameTakenError          5
         NoSuchTaskError         5
@@ -74,6 +80,92 @@ class SchedulerError(FleetError):
     """Slurm did not answer, or answered no."""
 
     exit_code = 4
+
+
+class SlurmMissingError(SchedulerError):
+    """A Slurm program is not installed here, or could not be started."""
+
+    def __init__(self, program: str, reason: str) -> None:
+        super().__init__(
+            f"cannot start {program}: {reason}; Slurm was not asked",
+            hint="run this where the Slurm commands are on PATH, or load their module",
+            program=program,
+        )
+
+
+class SlurmTimeoutError(SchedulerError):
+    """A Slurm program did not end in time and was stopped."""
+
+    def __init__(self, program: str, timeout_s: float, first_line: str = "") -> None:
+        said = f" (it said: {first_line})" if first_line else ""
+        super().__init__(
+            f"{program} did not answer within {timeout_s:g} s and was stopped{said}; "
+            "nothing was concluded",
+            hint="the controller may be busy or down: scontrol ping",
+            program=program,
+            timeout_s=timeout_s,
+        )
+
+
+class SlurmFailedError(SchedulerError):
+    """A Slurm program failed: an exit code, a signal, or an error in its words.
+
+    ``returned`` is its exit code, negative for a signal, and None when the code is not known.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        exit_code: int | None,
+        first_line: str,
+        *,
+        not_done: str = "nothing was concluded",
+    ) -> None:
+        if exit_code is None:
+            how = "ended, but its exit code was lost"
+        elif exit_code < 0:
+            how = f"was ended by signal {-exit_code}"
+        elif exit_code == 0:
+            how = "reported an error (exit code 0)"
+        else:
+            how = f"failed with exit code {exit_code}"
+        super().__init__(
+            f"{program} {how}: {first_line or 'it said nothing'}; {not_done}",
+            hint="scontrol ping says whether the controller answers",
+            program=program,
+            returned=exit_code,
+            said=first_line,
+        )
+
+
+class NoAnswerError(SchedulerError):
+    """What a Slurm program printed is no answer to the question."""
+
+    def __init__(self, program: str, reason: str) -> None:
+        super().__init__(
+            f"{program} gave no answer: {reason}; nothing was concluded",
+            hint=f"run {program} by hand and look at what it prints",
+            program=program,
+        )
+
+
+class NotAskedError(SchedulerError):
+    """A question was not put to Slurm, or not again so soon after it had failed."""
+
+
+class SubmissionUnknownError(SchedulerError):
+    """Whether a job was submitted is not known: sbatch gave no readable answer.
+
+    ``job_name`` is what the job would be called; the next step is to look for it.
+    """
+
+    def __init__(self, reason: str, job_name: str) -> None:
+        super().__init__(
+            f"a job may or may not have been submitted: {reason}; it was not submitted again",
+            hint=f"look for it before you submit again: squeue --me --states=all "
+            f"--name={job_name or 'NAME'}, and sacct",
+            job_name=job_name,
+        )
 
 
 class SpoolError(FleetError):

@@ -8,10 +8,13 @@ component, and none replaces a file unless its name says so.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import stat
+
+from fleetcraft.errors import UnsafeSpoolError
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
@@ -249,6 +252,36 @@ def replace_atomically(temporary: str, final: str) -> None:
     finally:
         os.close(fd)
     os.replace(temporary, final)
+
+
+def node_local_folder() -> str:
+    """A private folder in this machine's memory, made if it is not there.
+
+    It is the same for all processes of this user here, and gone after a reboot: for locks and
+    caches that mean something on one machine only.
+
+    Raises:
+        UnsafeSpoolError: Somebody else owns it or can write it.
+        OSError: It cannot be made.
+    """
+    base = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"
+    folder = f"{base}/fleetcraft-{os.geteuid()}"
+    require_private_folder(folder)
+    return folder
+
+
+def require_private_folder(folder: str) -> None:
+    """Makes a folder that only this user can write, or checks that it is one.
+
+    Raises:
+        UnsafeSpoolError: It is a link or no folder, or somebody else owns it or can write it.
+        OSError: It cannot be made or looked at.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    facts = os.lstat(folder)
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+        raise UnsafeSpoolError(folder, "it is not a private folder of this user")
 
 
 def _renameat2(source: str, destination: str) -> int:

@@ -7,13 +7,16 @@ and the owner, so it can be parsed from the right whatever the task is called.
 from __future__ import annotations
 
 import os
+import re
 from enum import StrEnum
+from typing import NamedTuple
 
 from fleetcraft.identity import Owner
 
 RECORD_SUFFIX = ".sh"
 OUTER_SPOOL = "taskq"
 INNER_SPOOL = "taskq_gpu"
+_TELEMETRY_FILE = re.compile(r"(.+)_job([A-Za-z0-9-]+)_(\d{8}T\d{6}Z)\.csv")
 
 
 class State(StrEnum):
@@ -57,6 +60,8 @@ class SpoolPaths:
         self.cancel = f"{self.root}/cancel"
         self.drain_marker = f"{self.root}/DRAIN"
         self.stop_marker = f"{self.root}/STOP"
+        self.grids = f"{self.root}/grids"
+        self.last_grid = f"{self.root}/LAST_GRID"
 
     def folders(self) -> tuple[str, ...]:
         """Every folder of a spool, parents before children."""
@@ -103,6 +108,10 @@ class SpoolPaths:
         """The request to cancel a task."""
         return f"{self.cancel}/{name}"
 
+    def grid(self, digest: str) -> str:
+        """A frozen list of tasks, named by the sha256 of its bytes."""
+        return f"{self.grids}/{digest}.json"
+
     def lease(self, lease_name: str) -> str:
         """A worker's promise that it is alive."""
         return f"{self.workers}/{lease_name}.json"
@@ -129,6 +138,10 @@ class Scratch:
         """What the worker of one node of a fleet prints, over all its starts."""
         return f"{self.logs}/fleet-{job}.{rank}.log"
 
+    def beside_log(self, job: str) -> str:
+        """What the command that runs beside a fleet's workers prints."""
+        return f"{self.logs}/fleet-{job}.beside.log"
+
     def batch_log(self) -> str:
         """What a fleet's batch script prints, with Slurm's placeholder for the job id."""
         return f"{self.logs}/fleet-%j.log"
@@ -154,3 +167,17 @@ def parse_log(file_name: str) -> tuple[str, int] | None:
     stem, _, suffix = file_name.rpartition(".")
     name, _, attempt = stem.rpartition(".")
     return (name, int(attempt)) if suffix == "log" and name and attempt.isdecimal() else None
+
+
+class TelemetryFile(NamedTuple):
+    """What a telemetry file's name says: node, job, and its start as ``YYYYmmddTHHMMSSZ``."""
+
+    node: str
+    job: str
+    started: str
+
+
+def parse_telemetry_file(file_name: str) -> TelemetryFile | None:
+    """Reads ``<node>_job<JOB>_<YYYYmmddTHHMMSSZ>.csv``; None for anything else."""
+    found = _TELEMETRY_FILE.fullmatch(file_name)
+    return TelemetryFile(*found.groups()) if found else None

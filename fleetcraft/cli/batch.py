@@ -11,12 +11,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
+from fleetcraft.cli.grid import configured_grid, freeze_and_say, hold_to_the_grid
 from fleetcraft.cli.output import note, print_json, print_text
 from fleetcraft.cli.session import Session
 from fleetcraft.errors import DataError, NameTakenError, UsageError
 from fleetcraft.spool.dependencies import refuse_cycles
 from fleetcraft.spool.directives import TaskSpec, check_spec
 from fleetcraft.spool.enqueue import BatchReport, enqueue_batch
+from fleetcraft.spool.grid import refuse_undeclared
 from fleetcraft.spool.syntax import refuse_unfinished_commands
 from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.view.text import one_line, plural
@@ -38,10 +40,14 @@ def enqueue_many(
     specs = list(_specs(given, base, command))
     if not specs:
         raise UsageError("the input holds no task; nothing was enqueued")
+    if given["freeze_grid"]:
+        freeze_and_say(session, specs)
+        return
     if given["dry_run"]:
         say_what_would_be(session, specs, if_absent=given["if_absent"])
         return
     tree = session.tree()
+    hold_to_the_grid(session, tree, specs)
     if any(spec.after for spec in specs):
         refuse_cycles(tree, [check_spec(spec) for spec in specs])
     with _Progress(len(specs)) as progress:
@@ -171,10 +177,12 @@ def say_what_would_be(session: Session, specs: list[TaskSpec], *, if_absent: boo
     Raises:
         UsageError: A task is wrong, or two have one name.
         NameTakenError: A name is taken.
+        SpoolError: Lane ``last`` is bound to a grid that does not declare a task.
     """
     tree = session.tree()
     _refuse_duplicates(specs)
     refuse_unfinished_commands(check_spec(spec) for spec in specs)
+    refuse_undeclared(tree, specs, configured=configured_grid(session))
     refuse_cycles(tree, specs)
     present = set(tree.fs.listdir(tree.paths.names)) if len(specs) > 1 else None
     fresh = [spec for spec in specs if not _is_there(tree, spec, present, if_absent=if_absent)]

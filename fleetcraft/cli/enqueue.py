@@ -39,9 +39,11 @@ fleetcraft enqueue --from tasks.jsonl
 fleetcraft enqueue --from sweep.csv -n 'gen-{seed:05d}' 'python gen.py --seed {seed}'
 seq 100 | sed 's/^/python work.py /' | fleetcraft enqueue --stdin -n 't-{n:06d}'
 fleetcraft enqueue -n long --command-file commands.sh
+fleetcraft enqueue --spool gpu --lane last --from panels.jsonl --freeze-grid
 """
 _EXITS = """
-2 a bad name, time, option or row; 5 the name is taken, or the spool cannot be written
+2 a bad name, time, option or row
+5 the name is taken, the frozen grid of lane last does not have it, or the spool cannot be written
 """
 
 
@@ -61,6 +63,9 @@ _EXITS = """
 @click.option("--login", is_flag=True, help="Run it by a login shell.")
 @click.option("--if-absent", is_flag=True, help="Accept that the same task is there already.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be enqueued.")
+@click.option(
+    "--freeze-grid", is_flag=True, help="Enqueue nothing: freeze the list, print its sha256."
+)
 @click.option("--command-file", metavar="FILE", help="Read one command from a file, or - .")
 @click.option("--from", "from_", metavar="FILE", help="Many tasks: .jsonl or .csv, or - .")
 @click.option("--format", "format_", type=click.Choice(["jsonl", "csv", "lines"]))
@@ -76,6 +81,8 @@ def enqueue_command(context: click.Context, session: Session, /, **given: Any) -
     counts the rows from 1, and values are quoted for the shell in commands.
     """
     command = _command(given, after_dashes=bool(context.meta.get("fleetcraft.dashes")))
+    if given["freeze_grid"] and given["dry_run"]:
+        raise UsageError("--freeze-grid writes a file and --dry-run none: give one of them")
     if given["from_"] or given["stdin_"]:
         from fleetcraft.cli.batch import enqueue_many
 
@@ -147,12 +154,21 @@ def _read_command(path: str) -> str:
 def _enqueue_one(session: Session, spec: TaskSpec, given: dict[str, Any]) -> None:
     from fleetcraft.spool.enqueue import enqueue
 
+    if given["freeze_grid"]:
+        from fleetcraft.cli.grid import freeze_and_say
+
+        freeze_and_say(session, [spec])
+        return
     if given["dry_run"]:
         from fleetcraft.cli.batch import say_what_would_be
 
         say_what_would_be(session, [spec], if_absent=given["if_absent"])
         return
     tree = session.tree()
+    if given["lane"] == "last":
+        from fleetcraft.cli.grid import hold_to_the_grid
+
+        hold_to_the_grid(session, tree, [spec])
     if spec.after:
         from fleetcraft.spool.dependencies import refuse_cycles
         from fleetcraft.spool.directives import check_spec

@@ -9,7 +9,8 @@ import click
 
 from fleetcraft.cli.output import print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
-from fleetcraft.spool.recovery import RecoveryItem, RecoveryReport, ask_this_machine, recover
+from fleetcraft.spool.recovery import AskOwner, RecoveryItem, RecoveryReport, recover
+from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.view.text import left_out, one_line, plural
 
 _SHOWN = 50
@@ -19,7 +20,7 @@ fleetcraft recover --dry-run
 """
 _EXITS = """
 0 done, also when claims of unknown owners were left alone
-4 a scheduler had to be asked about an owner and did not answer; that claim was left alone
+4 Slurm had to be asked about an owner and gave no answer; that claim was left alone
 """
 
 
@@ -29,19 +30,30 @@ _EXITS = """
 def recover_command(session: Session, dry_run: bool) -> int:
     """Put back the tasks of workers that are gone.
 
-    On the owner's own host, processes that its attempt left behind are stopped first. A task
-    that had finished is not run again: its finish is carried out.
+    Owners on this machine are looked at; about others Slurm is asked, which takes up to a minute.
+    A worker of a job that still runs counts as dead only when its lease has been silent for
+    minutes (fleet.lease_silent_s) and Slurm no longer lists its step or node. On the owner's own
+    host, processes that its attempt left behind are stopped first. A task that had finished is
+    not run again: its finish is carried out.
     """
     from fleetcraft.worker.survivors import stop_survivors
 
-    report = recover(
-        session.tree(), ask_this_machine(), stop_survivors=stop_survivors, dry_run=dry_run
-    )
+    tree = session.tree()
+    report = recover(tree, _judge(session, tree), stop_survivors=stop_survivors, dry_run=dry_run)
     if session.json:
         print_json(_shape(report, dry_run=dry_run))
     else:
         _print(report, dry_run=dry_run)
     return 4 if report.unanswered else 0
+
+
+def _judge(session: Session, tree: SpoolTree) -> AskOwner:
+    """This machine's word, and Slurm's where that does not say."""
+    from fleetcraft.fleet.judge import SlurmTruth, ask_slurm, listen_once
+    from fleetcraft.slurm.polls import Polls
+
+    limit_s = session.config.seconds("fleet.lease_silent_s")
+    return ask_slurm(SlurmTruth(Polls()), listen_once(tree, limit_s))
 
 
 def _shape(report: RecoveryReport, *, dry_run: bool) -> dict[str, object]:

@@ -39,6 +39,8 @@ _EXITS = """
 @click.option("--ranks", type=click.IntRange(1), help="How many nodes there are (FLEET_RANKS).")
 @click.option("--walltime", metavar="HH:MM:SS", help="What is left of the allocation.")
 @click.option("--until-marker", metavar="FILE", help="It leaves only after this file exists.")
+@click.option("--after-marker", metavar="FILE", help="It claims nothing before this is verified.")
+@click.option("--orders", is_flag=True, hidden=True, help="Obey its launcher's words on stdin.")
 @click.option("--heartbeat", metavar="S", help="Seconds between heartbeats.")
 @click.option("--grace", metavar="S", help="Seconds between TERM and KILL when a task is stopped.")
 @pass_session
@@ -75,7 +77,7 @@ def _settings(session: Session, spool_dir: str, given: dict[str, Any]) -> Worker
 
     config = session.config
     rank, ranks = _place(given["rank"], given["ranks"])
-    marker = given["until_marker"]
+    marker, barrier = given["until_marker"], given["after_marker"]
     return WorkerSettings(
         spool_dir=spool_dir,
         root=config.root,
@@ -89,6 +91,8 @@ def _settings(session: Session, spool_dir: str, given: dict[str, Any]) -> Worker
         walltime_s=parse_duration_s(given["walltime"]) if given["walltime"] else None,
         drain_margin_s=config.seconds_or_none("worker.drain_margin_s"),
         until_marker=os.path.abspath(marker) if marker else "",
+        after_marker=os.path.abspath(barrier) if barrier else "",
+        orders=given["orders"],
         node_failures=config.count("worker.node_failures"),
         node_failure_s=config.seconds("worker.node_failure_s"),
     )

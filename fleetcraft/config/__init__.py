@@ -107,7 +107,7 @@ SETTINGS = (
     Setting("slurm.warning_s", "seconds", "the warning signal comes so long before the end", 180.0),
     Setting("slurm.max_nodes", "count", "nodes that one fleet may ask for", least=1),
     Setting("fleet.restarts", "count", "starts of a node's worker again after it died", 3),
-    Setting("fleet.lease_silent_s", "seconds", "a lease unchanged for so long is silent", 300.0),
+    Setting("fleet.lease_silent_s", "seconds", "a lease unchanged for so long is silent", 180.0),
     Setting("pack.bridges", "count", "packs that may wait for free GPUs at a time", 12),
     Setting("pack.idle_s", "seconds", "a pack leaves after so long without work", 60.0),
     Setting("pack.last_grid", "text", "sha256 of the frozen grid that alone may enter lane last"),
@@ -291,6 +291,14 @@ def _derived(values: dict[str, Value], *, root_is_flag: bool) -> dict[str, Value
             if values[name].value is None:
                 values[name] = Value(folder, "derived from root")
     return values
+
+
+def shipped(*parts: str) -> str:
+    """The path of something in ``infra``: beside the package in a checkout, in it in a wheel."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    inside = os.path.join(package, "infra", *parts)
+    beside = os.path.join(os.path.dirname(package), "infra", *parts)
+    return inside if os.path.exists(inside) else beside
 
 
 def read_text(setting: Setting, text: str, where: str, *, unit_s: float = 1.0) -> Scalar:

@@ -18,6 +18,7 @@ from fleetcraft.config import (
     Setting,
     Value,
     fits,
+    shipped,
     wrong_value,
 )
 from fleetcraft.errors import ConfigError, FleetError
@@ -70,8 +71,7 @@ def read_site_profile(site: str, source: str) -> dict[str, Value]:
 
 
 def _sites_folder() -> str:
-    package = os.path.dirname(os.path.abspath(__file__))
-    return os.path.join(os.path.dirname(package), "infra", "sites")
+    return shipped("sites")
 
 
 def _known_sites() -> list[str]:

@@ -17,6 +17,7 @@ import msgspec
 
 from fleetcraft.errors import DataError, NameTakenError, SpoolError, UsageError
 from fleetcraft.identity import new_record_id
+from fleetcraft.layout import Lane
 from fleetcraft.spool.directives import TaskSpec, check_spec
 from fleetcraft.spool.record import Record, compose, parse
 from fleetcraft.spool.syntax import refuse_unfinished_commands
@@ -65,9 +66,11 @@ def enqueue(tree: SpoolTree, spec: TaskSpec, *, if_absent: bool = False) -> Publ
     Raises:
         UsageError: The task cannot be written as a record.
         NameTakenError: The name belongs to another task, or to the same one without ``if_absent``.
-        SpoolError: The spool could not be written.
+        SpoolError: The spool could not be written, or lane ``last`` is bound to a frozen grid that
+            does not declare the task.
     """
     refuse_unfinished_commands([check_spec(spec)])
+    _refuse_undeclared(tree, [spec])
     draft = _draft(tree, spec)
     try:
         tree.fs.create(draft.temporary, draft.data, mode=_RECORD_MODE, durable=True)
@@ -102,10 +105,12 @@ def enqueue_batch(
     Raises:
         UsageError: A task cannot be written, or two have one name; nothing was enqueued.
         NameTakenError: A name belongs to another task; nothing was enqueued.
-        SpoolError: The spool could not be written; enqueueing again completes it.
+        SpoolError: The spool could not be written, and enqueueing again completes it; or lane
+            ``last`` is bound to a frozen grid that does not declare a task.
     """
     _refuse_duplicates(specs)
     refuse_unfinished_commands(check_spec(spec) for spec in specs)
+    _refuse_undeclared(tree, specs)
     report = BatchReport()
     drafts, begun = _sorted_out(tree, specs, report, if_absent=if_absent)
     try:
@@ -288,6 +293,13 @@ def _count(report: BatchReport, outcome: Published) -> None:
         report.completed += 1
     else:
         report.already_there += 1
+
+
+def _refuse_undeclared(tree: SpoolTree, specs: Sequence[TaskSpec]) -> None:
+    if any(spec.lane is Lane.LAST for spec in specs):
+        from fleetcraft.spool.grid import refuse_undeclared
+
+        refuse_undeclared(tree, specs)
 
 
 def _refuse_duplicates(specs: Iterable[TaskSpec]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from fleetcraft.errors import UsageError
 from fleetcraft.files import FileSystem
 from fleetcraft.layout import State
-from fleetcraft.spool import control, setup, views
+from fleetcraft.spool import control, grid, setup, views
 from fleetcraft.spool import enqueue as publishing
 from fleetcraft.spool.check import CheckReport, check
 from fleetcraft.spool.control import Canceller, CancelResult
@@ -118,6 +118,22 @@ class Spool:
             check_spec(spec)
         refuse_cycles(self.tree, specs)
         return publishing.enqueue_batch(self.tree, specs, if_absent=if_absent, progress=progress)
+
+    def freeze_grid(self, specs: Sequence[TaskSpec]) -> str:
+        """Writes down exactly these tasks of lane ``last`` as a grid; returns its digest.
+
+        Raises:
+            UsageError: A task is wrong or of another lane; nothing was frozen.
+        """
+        return grid.freeze(self.tree, specs).digest
+
+    def bind_grid(self, digest: str, *, instead_of: str = "") -> bool:
+        """Lets only the tasks of a frozen grid into lane ``last``; False when that was so already.
+
+        Raises:
+            SpoolError: There is no such grid, or the lane is bound to another one.
+        """
+        return grid.bind(self.tree, digest, instead_of=instead_of)
 
     # -- looking
 

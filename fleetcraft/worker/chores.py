@@ -18,6 +18,7 @@ from fleetcraft.spool.leases import Lease
 from fleetcraft.spool.recovery import AskOwner, Liveness, Verdict, ask_this_machine, recover
 from fleetcraft.spool.tree import SpoolTree, describe_problem
 from fleetcraft.worker.limits import Walltime
+from fleetcraft.worker.pack import OuterTask
 from fleetcraft.worker.survivors import stop_survivors
 
 _RECOVER_EVERY_S = 60.0
@@ -43,6 +44,7 @@ class Chores:
         markers_every_s: Pause between looks at the markers.
         walltime: What is left of the allocation.
         note: Told what a person should know.
+        outer: The task that this worker is, if it is a pack.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Chores:
         markers_every_s: float,
         walltime: Walltime,
         note: Callable[[str], None],
+        outer: OuterTask | None = None,
     ) -> None:
         self._tree = tree
         self._launch = launch
@@ -61,6 +64,7 @@ class Chores:
         self._markers_every_s = markers_every_s
         self._walltime = walltime
         self._note = note
+        self._outer = outer
         self._promoter = Promoter(tree)
         self._next_markers = 0.0
         self._next_promote = 0.0
@@ -89,6 +93,8 @@ class Chores:
         return self._marker_order() or order
 
     def _marker_order(self) -> Order | None:
+        if self._outer is not None and (why := self._outer.over()):
+            return Order(why, interrupt=True)
         paths = self._tree.paths
         try:
             if self._tree.fs.exists(paths.stop_marker):

@@ -12,7 +12,9 @@ from enum import Enum
 
 from fleetcraft.errors import IntegrityError, UnsafeSpoolError
 from fleetcraft.identity import Owner
+from fleetcraft.layout import Lane
 from fleetcraft.spool.claims import Claim, Known, claim
+from fleetcraft.spool.grid import LastLane
 from fleetcraft.spool.leases import Lease
 from fleetcraft.spool.queue import Candidate, Queue
 from fleetcraft.spool.tree import SpoolTree
@@ -59,6 +61,7 @@ class Claimer:
         self._queue = queue
         self._eligibility = eligibility
         self._note = note
+        self._last_lane = LastLane(tree)
         self._claims = 0
 
     def take(self, slot: Slot) -> Claim | Nothing:
@@ -84,6 +87,8 @@ class Claimer:
     def _try(self, slot: Slot, candidate: Candidate) -> Claim | Nothing | None:
         try:
             known = self._eligibility.read(candidate.path, candidate.name)
+            if known is not None and self._is_undeclared(known, candidate):
+                return None
         except FileNotFoundError:
             self._queue.missed()
             return None
@@ -104,6 +109,16 @@ class Claimer:
             if held is None:
                 slot.gate.leave()
         return held
+
+    def _is_undeclared(self, known: Known, candidate: Candidate) -> bool:
+        """Whether the grid that binds lane ``last`` keeps this task out; it is then left alone."""
+        if Lane.LAST not in (candidate.lane, known.record.spec.lane):
+            return False
+        why = self._last_lane.objection(known.record)
+        if why:
+            self._eligibility.pass_over(candidate.name, _FOREVER)
+            self._note(f"{candidate.name!r} is passed over: {why}")
+        return bool(why)
 
     def _claim(self, slot: Slot, candidate: Candidate, known: Known | None) -> Claim | None:
         self._claims += 1

@@ -26,9 +26,15 @@ class Walltime:
     """
 
     def __init__(self, walltime_s: float | None, margin_s: float | None) -> None:
-        self._end = None if walltime_s is None else time.monotonic() + walltime_s
+        self._end: float | None = None
         self._margin_s = margin_s
-        if margin_s is None and walltime_s is not None:
+        if walltime_s is not None:
+            self.set_left(walltime_s)
+
+    def set_left(self, walltime_s: float) -> None:
+        """Goes by this many seconds from now on; the margin is that of the first call."""
+        self._end = time.monotonic() + walltime_s
+        if self._margin_s is None:
             self._margin_s = min(_MAX_MARGIN_S, walltime_s / 10)
 
     def left_s(self) -> float | None:

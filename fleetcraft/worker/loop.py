@@ -13,6 +13,7 @@ import select
 import signal
 import time
 
+from fleetcraft.gpu.nvml import count_gpus
 from fleetcraft.process import find_bash
 from fleetcraft.spool import leases
 from fleetcraft.spool.control import refuse_markers
@@ -23,10 +24,12 @@ from fleetcraft.worker.chores import Chores
 from fleetcraft.worker.claiming import Claimer, Nothing
 from fleetcraft.worker.diary import Diary, OnEvent
 from fleetcraft.worker.eligibility import Eligibility
-from fleetcraft.worker.environment import as_bytes, base_environment, is_pack, stream_id
+from fleetcraft.worker.environment import as_bytes, base_environment, stream_id
 from fleetcraft.worker.heartbeat import Heartbeat
 from fleetcraft.worker.limits import Walltime
 from fleetcraft.worker.outcome import StopReason
+from fleetcraft.worker.pack import OuterTask, fit_into_outer, is_pack
+from fleetcraft.worker.readiness import watch_for
 from fleetcraft.worker.settings import WorkerExit, WorkerReport, WorkerSettings
 from fleetcraft.worker.slots import close_slots, count_slots, held_tokens, make_slots
 from fleetcraft.worker.tending import Tender, Words
@@ -51,11 +54,19 @@ def run_worker(settings: WorkerSettings, on_event: OnEvent) -> WorkerReport:
         SpoolError: There is no spool, it is not safe, or a DRAIN or STOP marker stands.
     """
     refuse_markers(SpoolTree(settings.spool_dir).check_safe())
-    worker = Worker(settings, on_event)
+    worker = _kind(settings)(settings, on_event)
     try:
         return worker.run()
     finally:
         worker.close()
+
+
+def _kind(settings: WorkerSettings) -> type[Worker]:
+    if not settings.orders:
+        return Worker
+    from fleetcraft.worker.orders import OrderedWorker
+
+    return OrderedWorker
 
 
 class Worker:
@@ -67,6 +78,9 @@ class Worker:
     idle_limit_s = 5.0
 
     def __init__(self, settings: WorkerSettings, on_event: OnEvent) -> None:
+        pack = is_pack(settings.root, os.environ)
+        if pack:
+            settings = fit_into_outer(settings, os.environ)
         self._settings = settings
         self.tree = SpoolTree(settings.spool_dir).check_safe()
         gpus = count_slots(settings.slots)
@@ -75,7 +89,7 @@ class Worker:
             rank=str(settings.rank),
             interval_s=settings.heartbeat_s,
             slots=len(gpus),
-            gpus=sum(map(bool, gpus)),
+            gpus=sum(map(bool, gpus)) or count_gpus() or 0,
         )
         place = Place(
             host=self.lease.host,
@@ -90,7 +104,6 @@ class Worker:
             raise unreadable(self.tree.paths.journal(self.lease.name), error) from error
         self._wakeup = Wakeup()
         streams = [stream_id(self.lease.name, str(index)) for index in range(len(gpus))]
-        pack = is_pack(settings.root)
         self._slots = make_slots(
             gpus, root=settings.root, host=self.lease.host, streams=streams, pack=pack
         )
@@ -103,6 +116,7 @@ class Worker:
             # Every few seconds at most, whatever the heartbeat: the mount has to answer.
             markers_every_s=max(0.5, min(5.0, settings.heartbeat_s / 6)),
             walltime=self._walltime,
+            outer=OuterTask(os.environ) if pack else None,
             note=self._diary.note,
         )
         self._claimer = Claimer(
@@ -118,7 +132,9 @@ class Worker:
             settings,
             slots=self._slots,
             place=place,
-            env=as_bytes(base_environment(settings.root, self.tree.paths.root)),
+            env=as_bytes(
+                base_environment(settings.root, self.tree.paths.root, grace_s=settings.grace_s)
+            ),
             heartbeat=self._heartbeat,
             diary=self._diary,
             walltime=self._walltime,
@@ -126,8 +142,10 @@ class Worker:
                 leave=self.leave,
                 task_done=self._chores.task_done,
                 refuse=self._claimer.refuse,
+                heed=self._heed_signal,
             ),
         )
+        self._readiness = watch_for(settings.after_marker, self._wakeup.wake)
         self._report = WorkerReport()
         self._leaving = ""
         self._signals: CaughtSignals | None = None
@@ -149,6 +167,9 @@ class Worker:
             raise unreadable(self.tree.paths.lease(self.lease.name), error) from error
         self._diary.arrive(len(self._slots))
         while True:
+            # Orders first: who ends this worker may have ended its tasks with the same signal, and
+            # these were then interrupted and did not fail.
+            self._obey_signal()
             self._tender.collect()
             self._look_around()
             if not self._leaving:
@@ -190,6 +211,11 @@ class Worker:
         for slot in self._slots:
             self._tender.stop(slot, StopReason.INTERRUPTED, reason)
 
+    def walltime_left(self, seconds: float) -> None:
+        """Goes by this from now on."""
+        self._walltime.set_left(seconds)
+        self._quiet_until = 0.0
+
     # -- looking around
 
     def _look_around(self) -> None:
@@ -221,6 +247,12 @@ class Worker:
         code = WorkerExit.INTERRUPTED if number == signal.SIGINT else WorkerExit.TERMINATED
         self.interrupt(f"stopped by {name}", code)
 
+    def _heed_signal(self) -> None:
+        """A task was ended by TERM: Slurm's own may just not have reached this worker yet."""
+        if self._signals is not None:
+            self._signals.await_one()
+        self._obey_signal()
+
     def _obey_heartbeat(self) -> None:
         beat = self._heartbeat
         if not (beat.vanished or beat.cancelled):
@@ -249,7 +281,7 @@ class Worker:
     def _fill(self) -> None:
         """Starts tasks in free slots."""
         now = time.monotonic()
-        if self._next_poll > now:
+        if self._waits_for_marker(now) or self._next_poll > now:
             return
         slots = self._slots
         if len(slots) > 1:
@@ -274,6 +306,16 @@ class Worker:
             self._idle_pause_s = _IDLE_FIRST_S
             self._idle_since = now
             self._tender.begin(slot, taken)
+
+    def _waits_for_marker(self, now: float) -> bool:
+        """Whether nothing may be claimed before the marker is verified; that is not idling."""
+        if self._readiness is None:
+            return False
+        self._idle_since = now
+        self._next_poll = 0.0 if self._readiness.ready else now + self.idle_limit_s
+        if self._readiness.ready:
+            self._readiness = None
+        return self._readiness is not None
 
     # -- waiting and leaving
 

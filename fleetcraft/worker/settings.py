@@ -43,6 +43,8 @@ class WorkerSettings:
         drain_margin_s: It stops claiming when less is left; None takes the smaller of 120 s and a
             tenth of the walltime.
         until_marker: It leaves only after this file exists and the queue was seen empty after it.
+        after_marker: It claims nothing before the barrier record at this path verifies.
+        orders: Whether its launcher writes orders to its input (see `orders`).
         node_failures: So many different tasks in a row, each failed within ``node_failure_s``,
             make the node unfit.
         node_failure_s: See ``node_failures``.
@@ -60,6 +62,8 @@ class WorkerSettings:
     walltime_s: float | None = None
     drain_margin_s: float | None = None
     until_marker: str = ""
+    after_marker: str = ""
+    orders: bool = False
     node_failures: int = 10
     node_failure_s: float = 10.0
 

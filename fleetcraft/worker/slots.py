@@ -18,7 +18,7 @@ import msgspec
 from fleetcraft.errors import DeviceError, UsageError
 from fleetcraft.process import Ended, TaskProcess, become_subreaper
 from fleetcraft.worker.environment import as_bytes
-from fleetcraft.worker.gate import Gate, OpenGate
+from fleetcraft.worker.gate import Gate, OpenGate, hold_node_alone
 
 if TYPE_CHECKING:
     import socket
@@ -243,7 +243,14 @@ def count_slots(text: str) -> list[str]:
 def make_slots(
     gpus: list[str], *, root: str, host: str, streams: Sequence[str], pack: bool
 ) -> list[Slot]:
-    """Makes the slots of a worker, with keepers where there are several."""
+    """Makes the slots of a worker, with keepers where there are several.
+
+    A pack first waits until it has the node alone.
+
+    Raises:
+        TryAgainLaterError: It is a pack, and another task waits for the node alone.
+    """
+    room = hold_node_alone(root) if pack else None
     slots = []
     for index, gpu in enumerate(gpus):
         environment = {
@@ -258,7 +265,7 @@ def make_slots(
                 index=index,
                 gpu=gpu,
                 runner=runner,
-                gate=OpenGate() if pack else Gate(root),
+                gate=OpenGate(room) if pack else Gate(root),
                 environment=as_bytes(environment),
             )
         )

@@ -1,8 +1,8 @@
 """What a dead worker's attempt left running on this host: found and stopped before a requeue.
 
-Found by the owner's name in its environment, and by the sessions of those so found, for one that
-wiped its environment. Invariant: only processes of this user are touched, each as pid and start
-time, and never this process or one of its ancestors.
+Found by the owner's name in its environment, and for one that wiped its environment by the
+sessions and the descent of those so found. Invariant: only processes of this user are touched,
+each as pid and start time, and never this process or one of its ancestors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 import time
 
-from fleetcraft.identity import Owner, process_id
+from fleetcraft.identity import Owner, ProcessId, is_alive, process_id
 from fleetcraft.spool.leases import Lease
 
 OWNER_VARIABLES = ("FLEET_OWNER", "FLEET_OUTER_OWNER")
@@ -32,36 +32,42 @@ def stop_survivors(task: str, owner: Owner, lease: Lease) -> str:
     """
     if not os.path.isdir("/proc/self"):
         return "this host has no /proc to look for survivors"
+    left: dict[int, ProcessId] = {}
     for number, wait_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _KILL_WAIT_S)):
         deadline = time.monotonic() + wait_s
-        signalled: set[tuple[int, int]] = set()
+        signalled: set[ProcessId] = set()
         while True:
-            left = find_survivors(owner)
+            # Those seen before are kept: once their parent is dead nothing may lead to them.
+            left = {pid: process for pid, process in left.items() if is_alive(process)}
+            left.update(_identified(find_survivors(owner)))
             if not left:
                 return ""
-            for pid in left:
-                _signal_once(pid, number, signalled)
+            for process in left.values():
+                _signal_once(process, number, signalled)
             if time.monotonic() >= deadline:
                 break
             time.sleep(0.05)
-    return f"{len(left)} processes of {task!r} could not be stopped (pids {left[:5]})"
+    return f"{len(left)} processes of {task!r} could not be stopped (pids {sorted(left)[:5]})"
 
 
-def _signal_once(pid: int, number: signal.Signals, signalled: set[tuple[int, int]]) -> None:
-    process = process_id(pid)
-    if process is None or (process.pid, process.start_ticks) in signalled:
+def _identified(pids: list[int]) -> dict[int, ProcessId]:
+    return {pid: process for pid in pids if (process := process_id(pid)) is not None}
+
+
+def _signal_once(process: ProcessId, number: signal.Signals, signalled: set[ProcessId]) -> None:
+    if process in signalled:
         return
     try:
         # A pidfd pins the process: what was identified is what is signalled.
-        pidfd = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(process.pid)
     except OSError:
         return
     try:
-        if process_id(pid) == process:
-            signalled.add((process.pid, process.start_ticks))
+        if is_alive(process):
+            signalled.add(process)
             signal.pidfd_send_signal(pidfd, number)
-    except ProcessLookupError:
-        return
+    except (ProcessLookupError, PermissionError):
+        return  # gone, or of another user by now: it is looked at again
     finally:
         os.close(pidfd)
 
@@ -82,9 +88,24 @@ def find_survivors(owner: Owner) -> list[int]:
     sessions.discard(-1)
     sessions.discard(os.getsid(0))
     if found:
-        # A process that wiped its environment is still in the session of the attempt.
+        # A process that wiped its environment is still in the session of the attempt, or, with a
+        # session of its own, a descendant: a keeper adopts whoever escapes.
         found.update(p for p in _pids() if p not in family and _session(p) in sessions)
+        found |= _descendants(found) - family
     return sorted(pid for pid in found if process_id(pid) is not None)
+
+
+def _descendants(ancestors: set[int]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for pid in _pids():
+        children.setdefault(_stat_field(pid, 1), []).append(pid)
+    found: set[int] = set()
+    unread = list(ancestors)
+    while unread:
+        fresh = [pid for pid in children.get(unread.pop(), ()) if pid not in found]
+        found.update(fresh)
+        unread += fresh
+    return found
 
 
 def _pids() -> list[int]:

@@ -6,6 +6,7 @@ or still there for recovery.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ from fleetcraft.worker.diary import Diary
 from fleetcraft.worker.heartbeat import Heartbeat
 from fleetcraft.worker.limits import NodeFitness, Walltime
 from fleetcraft.worker.outcome import StopReason
+from fleetcraft.worker.pack import WALLTIME_VARIABLE
 from fleetcraft.worker.settings import WorkerExit, WorkerSettings
 from fleetcraft.worker.slots import KeeperGone, Slot
 from fleetcraft.worker.survivors import stop_survivors
@@ -43,11 +45,14 @@ class Words:
         leave: Claim nothing more, for this reason and with this exit code.
         task_done: A task was completed; others may have waited for it.
         refuse: A record that another user could have written must not be tried again.
+        heed: A task of a Slurm job was ended by TERM, which may have been meant for the worker:
+            obey that first.
     """
 
     leave: Callable[[str, int], None]
     task_done: Callable[[str], None]
     refuse: Callable[[str, Exception], None]
+    heed: Callable[[], None]
 
 
 class Tender:
@@ -83,6 +88,7 @@ class Tender:
         self._leave = words.leave
         self._task_done = words.task_done
         self._refuse = words.refuse
+        self._heed = words.heed
         self._fitness = NodeFitness(settings.node_failures, settings.node_failure_s)
         self._oom = OomCounter()
         self._write_trouble = 0
@@ -109,6 +115,8 @@ class Tender:
                 self._lose(slot, slot.attempt)
                 continue
             if ended is not None:
+                if self._settings.run.job and slot.attempt.stopped is None and _by_term(ended):
+                    self._heed()
                 self._finish(slot, slot.attempt, ended)
 
     def _finish(self, slot: Slot, attempt: Attempt, ended: Ended) -> None:
@@ -222,6 +230,12 @@ class Tender:
         if ended is not None:
             self._finish(slot, attempt, ended)
 
+    def _environment(self) -> Mapping[bytes, bytes]:
+        left_s = self._walltime.left_s()
+        if left_s is None:
+            return self._env
+        return {**self._env, WALLTIME_VARIABLE.encode(): b"%d" % max(0.0, left_s)}
+
     def begin(self, slot: Slot, held: Claim) -> None:
         """Runs a claimed task in a slot whose gate it has passed, or closes its claim."""
         try:
@@ -231,7 +245,7 @@ class Tender:
                 slot,
                 held,
                 place=self._place,
-                env=self._env,
+                env=self._environment(),
                 oom_kills=self._oom.recent(),
             )
         except LogUnwritable as error:
@@ -259,3 +273,7 @@ class Tender:
         if begun is not None:
             self._diary.end(held.name, begun.line)
             self._after_close(held.name, begun, begun.line.attempt)
+
+
+def _by_term(ended: Ended) -> bool:
+    return ended.signal == signal.SIGTERM or ended.exit_code == 128 + signal.SIGTERM

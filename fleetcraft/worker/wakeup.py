@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -23,7 +24,7 @@ class Wakeup:
 
     def wake(self) -> None:
         """Ends the wait."""
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # full, which will do, or closed
             os.write(self.write_fd, b"!")
 
     def clear(self) -> None:
@@ -33,7 +34,8 @@ class Wakeup:
     def close(self) -> None:
         """Closes the pipe."""
         os.close(self.read_fd)
-        os.close(self.write_fd)
+        write_fd, self.write_fd = self.write_fd, -1  # threads may still wake it
+        os.close(write_fd)
 
 
 class CaughtSignals:
@@ -57,6 +59,12 @@ class CaughtSignals:
     def pending(self) -> bool:
         """Whether a signal has come since the last `take`."""
         return self._last != 0
+
+    def await_one(self, limit_s: float = 0.25) -> None:
+        """Waits a moment for a signal that is on its way."""
+        deadline = time.monotonic() + limit_s
+        while not self._last and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def take(self) -> int:
         """The last signal since the last call, orders to end first; 0 if there was none."""

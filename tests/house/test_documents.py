@@ -37,6 +37,7 @@ from fleetcraft.spool.store import Spool
 from fleetcraft.spool.views import AttemptView, TaskView
 from fleetcraft.worker.local_fleet import run_local
 from fleetcraft.worker.settings import WorkerExit, WorkerSettings
+from tests.slurm.cluster import missing, sandbox
 
 REPO = Path(__file__).resolve().parents[2]
 FORMAT = REPO / "docs/spool-format.md"
@@ -49,7 +50,7 @@ PAGES = [
 CODES_OF_NO_CLASS = {0, 70, 141}  # done; a defect; a reader that went away
 LANGUAGES = ("console", "bash", "python")
 MARK = "@@ended@@"
-RUN_TIMEOUT_S = 100
+RUN_TIMEOUT_S = 400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,7 @@ class Step:
 # ------------------------------------------------------------------------- commands of the pages
 
 
+@pytest.mark.timeout(RUN_TIMEOUT_S + 60)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
 def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     blocks = [block for block in blocks_of(page.read_text()) if block.language in LANGUAGES]
@@ -83,7 +85,11 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> N
         return
     skip_what_this_machine_lacks(page)
     folder = checkout_like_folder(page, tmp_path)
-    said = work_through(steps, folder, tmp_path)
+    try:
+        said = work_through(steps, folder, tmp_path)
+    finally:
+        if (folder / "cluster").exists():  # a page that failed half-way has not stopped it
+            sandbox("stop", "--purge", "--dir", folder / "cluster")
     assert [complaint for step, told in said if (complaint := compare(step, *told))] == []
     assert len(said) == len(steps), f"the shell ended after {said[-1][0].command if said else ''}"
 
@@ -293,6 +299,8 @@ def skip_what_this_machine_lacks(page: Path) -> None:
     if page.parent.parent.name == "examples":
         pytest.importorskip("torch", reason="the example's model needs torch")
         pytest.importorskip("av", reason="the example writes video files")
+    if "infra/slurm/sandbox start" in page.read_text() and (lacking := missing()):
+        pytest.skip(lacking)
 
 
 def checkout_like_folder(page: Path, tmp_path: Path) -> Path:
@@ -302,7 +310,7 @@ def checkout_like_folder(page: Path, tmp_path: Path) -> Path:
         shutil.copytree(page.parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
     else:
         folder.mkdir()
-        for name in ("bin", "docs"):
+        for name in ("bin", "docs", "infra"):
             (folder / name).symlink_to(REPO / name)
     return folder
 

@@ -18,7 +18,15 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 LAUNCHERS = sorted(file.name for file in (REPO / "bin").iterdir() if file.name != "lib.sh")
-DAILY = ["enqueue.sh", "gpu_enqueue.sh", "login_guard.sh", "worker_loop.sh"]
+DAILY = [
+    "enqueue.sh",
+    "gpu_enqueue.sh",
+    "login_guard.sh",
+    "reap_gpu_spool.sh",
+    "replenish_fleet.sh",
+    "slurm_snapshot.sh",
+    "worker_loop.sh",
+]
 LONGEST_LAUNCHER = 29
 
 PROGRAMS_OF_A_BARE_MACHINE = (

@@ -1,0 +1,84 @@
+"""Recovery by a fleet's own launcher: it lives as long as the job, so it sees leases fall silent.
+
+A pass costs one listing of each ``running/`` and a read of each lease there; Slurm is asked only
+when a lease is in doubt. Invariant: what is not known is left alone, and a pass that failed is
+said once and tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fleetcraft.errors import FleetError
+from fleetcraft.fleet.judge import LeaseWatch, SlurmTruth, ask_slurm
+from fleetcraft.slurm.polls import Polls
+from fleetcraft.spool.recovery import RecoveryReport, StopSurvivors, recover
+from fleetcraft.spool.tree import SpoolTree, describe_problem
+
+
+class FleetRecovery:
+    """Recovers claims of dead workers while a fleet runs; call `run` every few seconds.
+
+    Args:
+        trees: The spools; one that is not there yet is passed over.
+        polls: How Slurm is asked.
+        stop_survivors: Stops what a gone owner's attempt left running on this host.
+        note: Told what a person should know.
+    """
+
+    def __init__(
+        self,
+        trees: Sequence[SpoolTree],
+        polls: Polls,
+        *,
+        stop_survivors: StopSurvivors | None,
+        note: Callable[[str], None],
+    ) -> None:
+        self._trees = trees
+        self._polls = polls
+        self._stop_survivors = stop_survivors
+        self._note = note
+        self._listen = LeaseWatch()
+        self._said: set[str] = set()
+
+    def run(self, truth: SlurmTruth | None = None) -> RecoveryReport:
+        """One pass over every spool.
+
+        Args:
+            truth: What Slurm says, not asked anything yet: claims are to be seen first.
+
+        Returns:
+            What was done, added up; ``unknown`` and ``alive`` count the claims that stay.
+        """
+        total = RecoveryReport()
+        truth = truth or SlurmTruth(self._polls)
+        for tree in self._trees:
+            try:
+                report = recover(
+                    tree, ask_slurm(truth, self._listen), stop_survivors=self._stop_survivors
+                )
+            except FileNotFoundError:
+                continue
+            except (OSError, FleetError) as error:
+                self._say_once(f"the recovery pass failed: {describe_problem(error)}")
+                continue
+            self._tell(report)
+            total.recovered += report.recovered
+            total.rolled_forward += report.rolled_forward
+            total.unknown += report.unknown
+            total.alive += report.alive
+            total.unanswered += report.unanswered
+            total.items += report.items
+        return total
+
+    def _tell(self, report: RecoveryReport) -> None:
+        for item in report.items:
+            if item.to:
+                self._note(f"{item.action} {item.task!r} to {item.to}: {item.reason}")
+            else:
+                self._say_once(f"{item.task!r} stays with {item.owner}: {item.reason}")
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._note(text)

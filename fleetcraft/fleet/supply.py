@@ -1,0 +1,138 @@
+"""Supply: this scratch tree's fleets in the queue, and what jobs may still cost.
+
+Computed from one answer of squeue. Invariant: a job is one of this tree's fleets by the mark in
+its comment, never by its name, user or shape alone; and a number that Slurm did not give is None.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fleetcraft.fleet.shapes import Shape, read_mark
+from fleetcraft.slurm.queue import Job, Jobs
+
+# Source: squeue(1), "JOB STATE CODES". A job in one of these takes no task any more.
+_OVER = frozenset(
+    {
+        "BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "FAILED", "LAUNCH_FAILED",
+        "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
+    }
+)  # fmt: skip
+_WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+_GPUS = re.compile(r"\bgpu(?:[:/][A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*)?[:=](\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """One fleet job of this scratch tree that runs or waits in the queue.
+
+    Attributes:
+        job_id: Slurm's job id.
+        lane: The lane whose renewal it is; empty of one that a person launched.
+        state: Slurm's word for its state.
+        nodes: How many it has or will have.
+        limit_s: Its walltime; None when that is not known or unlimited.
+        left_s: What is left of it; of one that waits, all. None as above.
+    """
+
+    job_id: str
+    lane: str
+    state: str
+    nodes: int
+    limit_s: int | None
+    left_s: int | None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not begun."""
+        return self.state in _WAITS
+
+    def is_of(self, shape: Shape) -> bool:
+        """Whether it is of exactly this shape, or was submitted as such a one."""
+        if self.lane:
+            return self.lane == str(shape)
+        return (self.nodes, self.limit_s) == (shape.nodes, shape.limit_s)
+
+
+def fleets_of(jobs: Jobs, root: str) -> list[Supply]:
+    """The fleets of one scratch tree that run or wait.
+
+    Args:
+        jobs: This user's jobs.
+        root: The tree's mark.
+    """
+    found = []
+    for job in jobs.jobs.values():
+        mark = read_mark(job.comment or "")
+        if mark is None or mark.root != root or job.state in _OVER:
+            continue
+        left_s = job.time_limit_s if job.state in _WAITS else job.time_left_s
+        found.append(
+            Supply(
+                job_id=job.job_id,
+                lane=mark.lane,
+                state=job.state,
+                nodes=job.nodes or 1,
+                limit_s=job.time_limit_s,
+                left_s=left_s,
+            )
+        )
+    return found
+
+
+def with_nonce(jobs: Jobs, nonce: str) -> Job | None:
+    """The job that an intent has become, over or not; None where squeue lists none.
+
+    The mark is looked for in the comment, and the nonce in the name too, since some sites write
+    comments of their own.
+    """
+    for job in jobs.jobs.values():
+        mark = read_mark(job.comment or "")
+        if (mark is not None and mark.nonce == nonce) or (job.name or "") == f"fleet-{nonce}":
+            return job
+    return None
+
+
+def hours_of(shape: Shape, tres: str, gpus_per_node: int | None) -> float | None:
+    """What a fleet may cost at most, in hours of a TRES; None when that cannot be told."""
+    if tres == "node":
+        return shape.node_h
+    if tres == "gres/gpu" and gpus_per_node is not None:
+        return shape.node_h * gpus_per_node
+    return None
+
+
+def committed_h(jobs: Iterable[Job], account: str, tres: str, *, waiting: bool) -> float | None:
+    """What this user's jobs on an account may still cost, in hours of a TRES.
+
+    Args:
+        jobs: The queue.
+        account: Only its jobs; of all accounts if empty.
+        tres: ``node`` or ``gres/gpu``.
+        waiting: Those that wait, with all of their walltime; else those that run, with the rest.
+
+    Returns:
+        None when that cannot be told for one of the jobs.
+    """
+    total_h = 0.0
+    for job in jobs:
+        elsewhere = account and job.account and job.account != account
+        if job.state in _OVER or elsewhere or (job.state in _WAITS) is not waiting:
+            continue
+        left_s = job.time_limit_s if waiting else job.time_left_s
+        units = _units(job, tres)
+        if left_s is None or units is None:
+            return None
+        total_h += units * job.elements * left_s / 3600
+    return total_h
+
+
+def _units(job: Job, tres: str) -> int | None:
+    if tres == "node":
+        return job.nodes
+    if tres != "gres/gpu" or job.nodes is None:
+        return None
+    found = _GPUS.search(job.tres_per_node or "")
+    return job.nodes * int(found[1]) if found else 0

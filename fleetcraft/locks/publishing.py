@@ -1,0 +1,53 @@
+"""Put-if-absent: a durable file under a new name, whatever the system reports of the attempt.
+
+Not here: what is published. Invariant: True and False are certain; what is not is an OSError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from fleetcraft.files import FileSystem, publish_new
+
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+
+def put_if_absent(fs: FileSystem, path: str, data: bytes) -> bool:
+    """Publishes a durable file under a new name, whatever the system reports of the attempt.
+
+    The content must carry a nonce, by which it is told from that of another.
+
+    Returns:
+        True when the name now holds this content; False when it holds another.
+
+    Raises:
+        OSError: Which of the two is not known.
+    """
+    try:
+        return publish_new(fs, path, data)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return _create_new(fs, path, data)
+        return _look_again(fs, path, data, error)
+
+
+def _create_new(fs: FileSystem, path: str, data: bytes) -> bool:
+    # Without hard links. Cut short, it leaves a torn file, which readers take for unreadable.
+    try:
+        fs.create(path, data, durable=True)
+        fs.sync_folder(os.path.dirname(path))
+    except OSError as error:
+        return _look_again(fs, path, data, error)
+    return True
+
+
+def _look_again(fs: FileSystem, path: str, data: bytes, error: OSError) -> bool:
+    # The server may have done what it reported as failed.
+    try:
+        if fs.read(path) != data:
+            return False
+    except OSError:
+        raise error from None
+    fs.sync_folder(os.path.dirname(path))
+    return True

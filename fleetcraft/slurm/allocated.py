@@ -1,0 +1,40 @@
+"""How many GPUs a job has on each of its nodes, as scontrol tells.
+
+Not here: GPUs that a job asked for; on a node that it has whole it may have more. Invariant: a
+node that the answer does not name has no entry, and is never said to have none.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fleetcraft.errors import NoAnswerError
+from fleetcraft.slurm import commands
+
+_ON_NODES = re.compile(r"^\s*Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", re.MULTILINE)
+_GPUS = re.compile(r"(?:^|,)gpu(?::[\w.-]*[A-Za-z][\w.-]*)?:(\d+)")
+
+
+def gpus_by_node(job_id: str) -> dict[str, int]:
+    """GPUs of a job by node.
+
+    srun gives a step what its job asked for, and nothing of what it only got with a whole node; a
+    job with a number of GPUs over all its nodes (``--gpus``) gets no step on one node at all. So
+    a launcher has to say how many (seen with 22.05).
+
+    Raises:
+        SchedulerError: scontrol did not answer, or what it printed is not about this job.
+    """
+    return read_gpus(job_id, commands.run(["scontrol", "show", "job", "--details", job_id]))
+
+
+def read_gpus(job_id: str, text: str) -> dict[str, int]:
+    """The same, from what ``scontrol show job --details`` printed."""
+    if not re.match(rf"JobId={re.escape(job_id)}\b", text):
+        raise NoAnswerError("scontrol", f"what it printed is not about job {job_id}")
+    found = {}
+    for node_list, gres in _ON_NODES.findall(text):
+        count = sum(int(number) for number in _GPUS.findall(gres))
+        for node in commands.hostnames(node_list):
+            found[node] = count
+    return found
