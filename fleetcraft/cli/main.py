@@ -23,7 +23,7 @@ from fleetcraft.errors import FleetError, SpoolError, UsageError
 VERBS = {
     "init": ("init", "Make the scratch tree and its spools."),
     "enqueue": ("enqueue", "Publish one task, or many from a file."),
-    "launch": ("launch", "Submit a fleet: one Slurm job, a worker on each node."),
+    "launch": ("launch", "Submit a fleet: one Slurm job with a worker on each of its nodes."),
     "run": ("run", "Run the spool's tasks on this machine, without Slurm."),
     "worker": ("worker", "Run tasks as the worker of one node."),
     "status": ("status", "Show what waits, runs and failed, and who works."),
@@ -39,7 +39,7 @@ VERBS = {
     "check": ("check", "Examine the spool, and repair it."),
     "bridge": ("bridge", "Publish packs for GPUs that nobody uses."),
     "grid": ("grid", "Bind lane last to a frozen list of tasks."),
-    "barrier": ("barrier", "Say that something is ready, and verify it."),
+    "barrier": ("barrier", "Say that something is ready, and verify that it is."),
     "renew": ("renew", "Submit a follow-on fleet where queued work justifies it."),
     "guard": ("guard", "Say whether this login node has room for a launch."),
     "snapshot": ("snapshot", "Show jobs, nodes, GPUs, limits, balance and queue."),
