@@ -53,6 +53,10 @@ def draw() -> str:
     return determinism.current.draw()
 
 
+def drawn_bytes(size: int) -> bytes:
+    return draw().encode()
+
+
 @pytest.fixture
 def same_every_time() -> Iterator[None]:
     """Nonces, clocks and process facts of the modelled processes."""
@@ -68,7 +72,7 @@ def same_every_time() -> Iterator[None]:
         for name, value in replaced:
             stack.enter_context(mock.patch.object(chain, name, value))
         stack.enter_context(mock.patch.object(os, "getpid", return_value=1))
-        stack.enter_context(mock.patch.object(os, "urandom", lambda size: draw().encode()))
+        stack.enter_context(mock.patch.object(os, "urandom", drawn_bytes))
         yield
 
 

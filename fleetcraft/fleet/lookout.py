@@ -115,7 +115,7 @@ class Lookout:
             truth = SlurmTruth(self._polls)
             sight = Sight(asked_at=time.monotonic())
             if look and not everything:
-                sight = self._show(self._look_at_job(sight, self._known_jobs))
+                sight = self._show(self._look_at_job(sight, self._jobs))
             if everything or time.monotonic() >= next_recovery:
                 report = self._recover(truth)
                 pause_s = max(self._recover_every_s, _IN_DOUBT_S if report.unknown else 0.0)
@@ -140,11 +140,9 @@ class Lookout:
         except SchedulerError as error:
             return _troubled(sight, error.message)
 
-    def _known_jobs(self) -> Jobs:
-        found = my_jobs(self._polls)
-        if self._job_id in found.jobs:
-            return found
-        return my_jobs(self._polls, fresh=True)  # that answer may be older than the job
+    def _jobs(self) -> Jobs:
+        # An older answer may be about an earlier run of the same job.
+        return my_jobs(self._polls, fresh=True)
 
     def _look_at_job(self, sight: Sight, ask: Callable[[], Jobs]) -> Sight:
         try:

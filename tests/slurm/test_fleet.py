@@ -147,7 +147,7 @@ class Site:
 def site(cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
     made = Site(cluster, tmp_path)
     yield made
-    cluster.cancel_all()
+    cluster.run("scancel", "--me")
     for pid in processes_with("FLEET_ROOT", str(made.root)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
