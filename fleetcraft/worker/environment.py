@@ -15,6 +15,7 @@ from fleetcraft.errors import DataError
 from fleetcraft.identity import sha256_hex
 from fleetcraft.spool.directives import TaskSpec
 from fleetcraft.worker.pack import GRACE_VARIABLE
+from fleetcraft.worker.settings import WorkerSettings
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
@@ -25,21 +26,15 @@ def as_bytes(env: Mapping[str, str]) -> dict[bytes, bytes]:
     return {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
 
 
-def base_environment(root: str, spool_dir: str, *, grace_s: float) -> dict[str, str]:
-    """What every task of a worker gets: the worker's own environment and the spool's place.
-
-    Args:
-        root: The scratch tree.
-        spool_dir: The spool's folder.
-        grace_s: Seconds between TERM and KILL when the worker stops a task.
-    """
+def base_environment(settings: WorkerSettings, spool_dir: str) -> dict[str, str]:
+    """What every task of a worker gets: the worker's own environment, and the spool's place."""
     env = dict(os.environ)
     if "FLEET_OWNER" in env:
         # A worker that is itself a task (a pack): survivors of either owner can then be found.
         env["FLEET_OUTER_OWNER"] = env["FLEET_OWNER"]
-    env["FLEET_ROOT"] = root
+    env["FLEET_ROOT"] = settings.root
     env["FLEET_SPOOL"] = spool_dir
-    env[GRACE_VARIABLE] = f"{grace_s:g}"
+    env[GRACE_VARIABLE] = f"{settings.grace_s:g}"
     return env
 
 

@@ -24,11 +24,11 @@ from fleetcraft.worker.chores import Chores
 from fleetcraft.worker.claiming import Claimer, Nothing
 from fleetcraft.worker.diary import Diary, OnEvent
 from fleetcraft.worker.eligibility import Eligibility
-from fleetcraft.worker.environment import as_bytes, base_environment, stream_id
+from fleetcraft.worker.environment import as_bytes, base_environment
 from fleetcraft.worker.heartbeat import Heartbeat
 from fleetcraft.worker.limits import Walltime
 from fleetcraft.worker.outcome import StopReason
-from fleetcraft.worker.pack import OuterTask, fit_into_outer, is_pack
+from fleetcraft.worker.pack import fit_into_outer
 from fleetcraft.worker.readiness import watch_for
 from fleetcraft.worker.settings import WorkerExit, WorkerReport, WorkerSettings
 from fleetcraft.worker.slots import close_slots, count_slots, held_tokens, make_slots
@@ -78,9 +78,7 @@ class Worker:
     idle_limit_s = 5.0
 
     def __init__(self, settings: WorkerSettings, on_event: OnEvent) -> None:
-        pack = is_pack(settings.root, os.environ)
-        if pack:
-            settings = fit_into_outer(settings, os.environ)
+        settings, outer = fit_into_outer(settings, os.environ)
         self._settings = settings
         self.tree = SpoolTree(settings.spool_dir).check_safe()
         gpus = count_slots(settings.slots)
@@ -103,10 +101,7 @@ class Worker:
         except OSError as error:
             raise unreadable(self.tree.paths.journal(self.lease.name), error) from error
         self._wakeup = Wakeup()
-        streams = [stream_id(self.lease.name, str(index)) for index in range(len(gpus))]
-        self._slots = make_slots(
-            gpus, root=settings.root, host=self.lease.host, streams=streams, pack=pack
-        )
+        self._slots = make_slots(gpus, self.lease, root=settings.root, pack=outer is not None)
         self._heartbeat = Heartbeat(self.tree, self.lease, self._wakeup.wake)
         self._walltime = Walltime(settings.walltime_s, settings.drain_margin_s)
         self._chores = Chores(
@@ -116,14 +111,14 @@ class Worker:
             # Every few seconds at most, whatever the heartbeat: the mount has to answer.
             markers_every_s=max(0.5, min(5.0, settings.heartbeat_s / 6)),
             walltime=self._walltime,
-            outer=OuterTask(os.environ) if pack else None,
+            outer=outer,
             note=self._diary.note,
         )
         self._claimer = Claimer(
             self.tree,
             self.lease,
             Queue(self.tree, settings.rank, max(1, settings.ranks)),
-            Eligibility(self.tree, self.lease, self._walltime, in_pack=pack),
+            Eligibility(self.tree, self.lease, self._walltime, in_pack=outer is not None),
             self._diary.note,
         )
         self._tender = Tender(
@@ -132,9 +127,7 @@ class Worker:
             settings,
             slots=self._slots,
             place=place,
-            env=as_bytes(
-                base_environment(settings.root, self.tree.paths.root, grace_s=settings.grace_s)
-            ),
+            env=as_bytes(base_environment(settings, self.tree.paths.root)),
             heartbeat=self._heartbeat,
             diary=self._diary,
             walltime=self._walltime,
@@ -167,9 +160,9 @@ class Worker:
             raise unreadable(self.tree.paths.lease(self.lease.name), error) from error
         self._diary.arrive(len(self._slots))
         while True:
-            # Orders first: who ends this worker may have ended its tasks with the same signal, and
-            # these were then interrupted and did not fail.
-            self._obey_signal()
+            self._obey_signal()  # first: the same signal may have ended tasks, which did not fail
+            if self._tender.busy:
+                self._idle_since = time.monotonic()
             self._tender.collect()
             self._look_around()
             if not self._leaving:
@@ -340,10 +333,8 @@ class Worker:
         pause_s = max(self._idle_pause_s, _DUTY * looked_s)
         self._next_poll = now + pause_s * random.uniform(0.7, 1.3)
         self._idle_pause_s = min(self.idle_limit_s, self._idle_pause_s * 1.5)
-        if self._tender.busy:
-            self._idle_since = now
-            return
-        self.on_idle()
+        if not self._tender.busy:
+            self.on_idle()
 
     def on_idle(self) -> None:
         """Leaves when nothing was claimable for long enough, or when the marker allows it."""

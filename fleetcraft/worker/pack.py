@@ -36,11 +36,19 @@ def is_pack(root: str, environ: Mapping[str, str]) -> bool:
     return os.path.realpath(environ.get("FLEET_ROOT", "")) == os.path.realpath(root)
 
 
-def fit_into_outer(settings: WorkerSettings, environ: Mapping[str, str]) -> WorkerSettings:
-    """The settings of a pack: its tasks end before it would be killed, and within its walltime.
+def fit_into_outer(
+    settings: WorkerSettings, environ: Mapping[str, str]
+) -> tuple[WorkerSettings, OuterTask | None]:
+    """Makes a worker that is itself a task fit into that one; any other worker is as it was.
 
-    Half of the outer grace is for its tasks; the other half for killing and filing them.
+    The tasks of a pack end before it would be killed itself, and within the walltime that it was
+    told. Half of the outer grace is for its tasks; the other half for killing and filing them.
+
+    Returns:
+        The settings, and the task that this worker is.
     """
+    if not is_pack(settings.root, environ):
+        return settings, None
     grace_s = _seconds(environ, GRACE_VARIABLE)
     left_s = _seconds(environ, WALLTIME_VARIABLE)
     if grace_s is not None:
@@ -48,7 +56,7 @@ def fit_into_outer(settings: WorkerSettings, environ: Mapping[str, str]) -> Work
     if left_s is not None:
         own_s = settings.walltime_s
         settings = replace(settings, walltime_s=left_s if own_s is None else min(own_s, left_s))
-    return settings
+    return settings, OuterTask(environ)
 
 
 def _seconds(environ: Mapping[str, str], name: str) -> float | None:

@@ -17,12 +17,13 @@ import msgspec
 
 from fleetcraft.errors import DeviceError, UsageError
 from fleetcraft.process import Ended, TaskProcess, become_subreaper
-from fleetcraft.worker.environment import as_bytes
+from fleetcraft.worker.environment import as_bytes, stream_id
 from fleetcraft.worker.gate import Gate, OpenGate, hold_node_alone
 
 if TYPE_CHECKING:
     import socket
 
+    from fleetcraft.spool.leases import Lease
     from fleetcraft.worker.attempt import Attempt
 
 MAX_SLOTS = 256
@@ -240,9 +241,7 @@ def count_slots(text: str) -> list[str]:
     return [""] * int(text)
 
 
-def make_slots(
-    gpus: list[str], *, root: str, host: str, streams: Sequence[str], pack: bool
-) -> list[Slot]:
+def make_slots(gpus: list[str], lease: Lease, *, root: str, pack: bool) -> list[Slot]:
     """Makes the slots of a worker, with keepers where there are several.
 
     A pack first waits until it has the node alone.
@@ -254,8 +253,8 @@ def make_slots(
     slots = []
     for index, gpu in enumerate(gpus):
         environment = {
-            "FLEET_PHYSICAL_SLOT": f"{host}/{gpu or f'slot{index}'}",
-            "FLEET_STREAM": streams[index],
+            "FLEET_PHYSICAL_SLOT": f"{lease.host}/{gpu or f'slot{index}'}",
+            "FLEET_STREAM": stream_id(lease.name, str(index)),
         }
         if gpu:
             environment["CUDA_VISIBLE_DEVICES"] = gpu

@@ -112,3 +112,17 @@ def test_a_setting_that_is_no_digest_is_a_configuration_error(
     assert put_last(fleet, "a", "echo a") == 3
     # Where it does not matter it is not looked at.
     assert fleet("enqueue", "--spool", "gpu", "-n", "a", "echo a").code == 0
+
+
+@pytest.mark.parametrize("verb", [["worker", "--idle", "0.1"], ["run"]], ids=["worker", "run"])
+def test_a_worker_of_a_project_with_a_grid_binds_the_inner_spool_before_it_claims(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, verb: list[str]
+) -> None:
+    assert put_last(fleet, "invented", "touch invented") == 0
+    assert put_last(fleet, "a", "echo a") == 0
+    monkeypatch.setenv("FLEET_PACK_LAST_GRID", freeze(fleet))
+    assert fleet(*verb, "--spool", "gpu").code == 0
+    assert not Path("invented").exists()
+    counts = fleet.ok("status", "--spool", "gpu", "--json").json["counts"]
+    assert (counts["pending"], counts["done"]) == (1, 1)
+    assert fleet.ok("grid", "show", "--spool", "gpu", "--json").json["bound"] is True

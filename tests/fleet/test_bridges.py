@@ -19,9 +19,10 @@ from fleetcraft.fleet.bridges import Bridges, GpuState, NodeGpus, bridges_to_add
 from fleetcraft.identity import Owner
 from fleetcraft.layout import Lane
 from fleetcraft.spool import leases
-from fleetcraft.spool.claims import claim
+from fleetcraft.spool.claims import claim, close_own
 from fleetcraft.spool.enqueue import enqueue_batch
 from fleetcraft.spool.leases import Lease
+from fleetcraft.spool.record import HistoryLine, Outcome
 from fleetcraft.spool.store import Spool
 from fleetcraft.spool.tree import SpoolTree
 
@@ -37,7 +38,7 @@ def live(running: int = 0, waiting: int = 0, failed: int = 0) -> Bridges:
     return Bridges(
         running=tuple(names[:running]),
         waiting=tuple(names[running:]),
-        failed=failed,
+        failed_in_a_row=failed,
         next_number=len(names) + 1,
     )
 
@@ -116,9 +117,10 @@ def test_what_is_not_known_to_be_free_is_not_counted(seen: NodeGpus) -> None:
 
 
 def test_packs_that_all_fail_are_not_published_for_ever() -> None:
-    plan = plan_bridges(MIXED, live(failed=12), pending=100, cap=12)
+    assert plan_bridges(MIXED, live(failed=9), pending=100, cap=12).add == 10
+    plan = plan_bridges(MIXED, live(failed=10), pending=100, cap=12)
     assert plan.add == 0
-    assert "12 packs of this kind have failed" in plan.reason
+    assert "the last 10 packs failed" in plan.reason
 
 
 def test_a_marker_stops_the_bridges() -> None:
@@ -252,6 +254,31 @@ def test_two_that_planned_from_the_same_sight_publish_the_same_packs(outer: Spoo
     assert one == other
     assert (first.enqueued, second.enqueued, second.already_there) == (5, 0, 5)
     assert outer.counts()["pending"] == 5
+
+
+def end(outer: Spool, name: str, outcome: Outcome) -> None:
+    owner = Owner("L0", "0", "0", f"abcdefgh-{name.rpartition('-')[2]}")
+    held = claim(outer.tree, name, outer.tree.find(name).path, owner)
+    assert held is not None
+    to = "done" if outcome is Outcome.COMPLETED else "failed"
+    close_own(outer.tree, held, HistoryLine(claim=owner.token, outcome=outcome, to=to, attempt=1))
+
+
+def test_failures_are_counted_since_the_last_pack_that_ended_well(outer: Spool) -> None:
+    names, _ = publish(outer, 6)
+    task = bridges.pack_task(outer.tree, "true", outer.project_dir)
+
+    def in_a_row() -> int:
+        return bridges.find_bridges(outer.tree, bridges.kind_of(task)).failed_in_a_row
+
+    end(outer, names[0], Outcome.FAILED)
+    end(outer, names[2], Outcome.FAILED)
+    assert in_a_row() == 2
+    end(outer, names[1], Outcome.COMPLETED)
+    assert in_a_row() == 1
+    outer.cancel(names[3])
+    end(outer, names[4], Outcome.FAILED)
+    assert in_a_row() == 2
 
 
 class CutShort(FileSystem):

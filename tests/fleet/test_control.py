@@ -59,7 +59,7 @@ def test_the_job_carries_the_nonce_and_the_mark_of_its_tree(site: Site) -> None:
     mark = read_mark(job.comment or "")
     assert mark is not None
     assert (mark.root, mark.lane) == (ROOT, "8x12:00:00")
-    assert job.name == f"fleet-{mark.nonce}"
+    assert job.name == f"fleet-{ROOT}-{mark.nonce}"
     intent = json.loads((site.folder / "intents/8x43200s.1.json").read_bytes())
     ending = json.loads((site.folder / "intents/8x43200s.1.end.json").read_bytes())
     assert intent["nonce"] == ending["nonce"] == mark.nonce
@@ -463,6 +463,9 @@ def test_a_comment_that_the_site_has_rewritten_does_not_hide_the_job(site: Site)
     site.queue[job] = replace(site.queue[job], comment="approved by plugin")
     report = renewer.look()
     assert [found.job_id for found in report.settled] == [job]
+    # Nor that it is one of this tree's fleets.
+    assert renewer.decides(3) == ["queued"]
+    assert site.submitted == [job]
 
 
 def test_a_job_of_another_shape_than_meant_is_said_and_still_counted(site: Site) -> None:
@@ -543,6 +546,35 @@ def test_a_controller_that_was_followed_decides_nothing_more(site: Site) -> None
         first.look()
     assert second.decides(2) == ["submitted"]
     assert len(site.submitted) == 1
+
+
+def test_a_lock_that_cannot_be_seen_for_a_while_submits_nothing_and_goes_on_after(
+    site: Site,
+) -> None:
+    fs = FileSystem()
+    renewer = site.controller(EIGHT, fs=fs)
+    renewer.look()
+
+    def stale(path: str) -> list[str]:
+        raise OSError(116, os.strerror(116), path)
+
+    def hide_the_lock() -> None:
+        del site.on["demand"]
+        hidden.start()
+
+    hidden = mock.patch.object(fs, "listdir", stale)
+    with hidden:
+        report = renewer.look()
+    assert [lane.decision.value for lane in report.lanes] == ["unknown"]
+    assert report.trouble is Trouble.FILES
+    renewer.look()
+    site.on["demand"] = hide_the_lock
+    report = renewer.look()
+    hidden.stop()
+    assert [lane.decision.value for lane in report.lanes] == ["unknown"]
+    assert "cannot tell who owns renewal" in report.lanes[0].reason
+    assert site.submitted == []
+    assert renewer.decides(2) == ["submitted"]
 
 
 @pytest.mark.parametrize("moment", ["demand", "jobs"])

@@ -44,6 +44,7 @@ LANE = parse_shape("4x02:00:00@gpu/2")
 def an_intent(window: int = 1, **fields: Any) -> Intent:
     given: dict[str, Any] = {
         "schema": "fleetcraft.intent/1", "lane": str(LANE), "window": window, "nonce": "abcd2345",
+        "job_name": "fleet-0123456789ab-abcd2345",
         "generation": 3, "by": "process 7 on login1", "cluster": "test", "cost_h": 8.0,
         "tres": "node", "recorded_at": "now", "observed": {"tasks": 9}, "sbatch": ("sbatch",),
     }  # fmt: skip
@@ -250,13 +251,13 @@ class ModelSlurm:
         try:
             for name in self._fs.listdir(QUEUE):
                 comment = self._fs.read(f"{QUEUE}/{name}").decode()
-                jobs[name] = a_job(name, name=f"fleet-{name}", comment=comment)
+                jobs[name] = a_job(name, comment=comment)
         except OSError as error:
             raise no_answer(str(error)) from error
         return Jobs(cluster="test", age_s=0.0, jobs=jobs)
 
     def submit(self, plan: FakePlan) -> str:
-        nonce = plan.name.removeprefix("fleet-")
+        nonce = plan.name.rpartition("-")[2]
         try:
             self._fs.create(f"{QUEUE}/{nonce}", plan.comment.encode())
         except OSError as error:

@@ -22,6 +22,19 @@ def test_an_idle_worker_leaves_after_its_idle_time_with_code_0(site: Site) -> No
     assert "nothing to claim for 0.2 s" in report["reason"]
 
 
+def test_idle_time_begins_when_the_last_task_has_ended(site: Site) -> None:
+    site.enqueue("long", "sleep 1.2; touch ended")
+    worker = site.start(idle_s=1.0)
+    wait_until(site.file("ended").exists, "the long one has ended")
+    wait_until(lambda: site.state("long") == "done", "it is filed")
+    time.sleep(0.2)  # it has looked in vain by now
+
+    site.enqueue("next", "true")
+    worker.wait()
+
+    assert site.state("next") == "done"
+
+
 def test_an_idle_worker_takes_what_is_enqueued_meanwhile(site: Site) -> None:
     worker = site.start(idle_s=8.0)
     wait_until(lambda: site.spool.status().workers, "it has arrived")
