@@ -96,7 +96,7 @@ def _shape(
         "cap": plan.cap,
         "running": list(plan.bridges.running),
         "waiting": list(plan.bridges.waiting),
-        "failed": plan.bridges.failed,
+        "failed_in_a_row": plan.bridges.failed_in_a_row,
         "nodes": [
             {
                 "host": node.host,

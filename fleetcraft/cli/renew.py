@@ -22,6 +22,7 @@ from fleetcraft.cli.output import columns, encode_json, note, print_json, print_
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.errors import ConfigError, UsageError
 from fleetcraft.units import parse_duration_s
+from fleetcraft.view.text import one_line
 
 if TYPE_CHECKING:
     from fleetcraft.config import Config
@@ -41,7 +42,7 @@ fleetcraft renew --every 5m --for 12h
 """
 _EXITS = """
 0 done, also when nothing was needed or the balance forbids it
-4 Slurm did not answer or refused; nothing more was submitted
+4 Slurm did not answer or refused, or has not shown yet what became of a submission
 75 another renew has the lock, or may have it; or the login guard finds no room
 """
 
@@ -198,14 +199,17 @@ class _Renewal:
 
     def once(self, given: dict[str, Any]) -> int:
         """Passes until each lane is decided: as many as its rule wants, ten seconds apart."""
-        with self._lock().acquire(by_age=given["take_over"]) as held:
+        with self._acquire(given) as held:
             controller = self._controller(held)
             report = controller.run_pass()
             give_up_s = time.monotonic() + self._rules.settle_s + 6 * _PASS_S
+            said: dict[Shape, str] = {}
             while report.undecided and time.monotonic() < give_up_s:
                 for lane in report.lanes:
-                    if lane.lane in report.undecided:
-                        note(f"{lane.lane}: {lane.decision.value}; {lane.reason}; looking again")
+                    word = lane.decision.value
+                    if lane.lane in report.undecided and said.get(lane.lane) != word:
+                        said[lane.lane] = word
+                        note(f"{lane.lane}: {word}; {one_line(lane.reason)}; looking again")
                 self._write_down(report, held)
                 time.sleep(_PASS_S)
                 report = _joined(report, controller.run_pass(report.undecided))
@@ -215,7 +219,7 @@ class _Renewal:
 
     def go_on(self, every_s: int, for_s: int, given: dict[str, Any]) -> int:
         """Passes at a steady pace by this process's own clock, which no clock change moves."""
-        with self._lock().acquire(by_age=given["take_over"]) as held:
+        with self._acquire(given) as held:
             controller = self._controller(held)
             next_s = time.monotonic()
             end_s = next_s + for_s
@@ -251,6 +255,16 @@ class _Renewal:
         self._make_folders()
         purpose = f"the renewal of {self._scratch.root}"
         return GenerationLock(self._lock_folder, purpose=purpose, interval_s=_BEAT_S)
+
+    def _acquire(self, given: dict[str, Any]) -> Held:
+        from fleetcraft.locks import LockHeldError
+
+        try:
+            return self._lock().acquire(by_age=given["take_over"])
+        except LockHeldError as error:
+            if error.may_be_gone:
+                error.hint = "fleetcraft renew --take-over, once you know that it is gone"
+            raise
 
     def _write_down(self, report: PassReport, held: Held) -> None:
         """Leaves the last report where others can read it; for information only."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from fleetcraft.cli.grid import bind_as_configured
 from fleetcraft.cli.output import print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.cli.worker import worker_flag
@@ -53,6 +54,7 @@ def run_command(
     worker_flag(session, "worker.grace_s", grace)
     tree = session.tree()
     refuse_markers(tree)
+    bind_as_configured(session, tree)
     report, tally = _run(tree, _settings(session, tree), workers, watch=_watch(session))
     if session.json:
         print_json(run_shape(report))

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from fleetcraft.cli.grid import bind_as_configured
 from fleetcraft.cli.output import note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.errors import ConfigError
@@ -59,6 +60,7 @@ def worker_command(session: Session, /, **given: Any) -> int:
         worker_flag(session, setting, given[option])
     tree = session.tree()
     refuse_markers(tree)
+    bind_as_configured(session, tree)
     from fleetcraft.worker.loop import run_worker
 
     report = run_worker(_settings(session, tree.paths.root, given), _teller(session))

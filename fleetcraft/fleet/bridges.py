@@ -1,19 +1,16 @@
 """Bridges: packs that are published because a GPU was seen to be free and single-GPU work waits.
 
 A pack is an outer task that has a node alone and gives each of its GPUs a slot on the inner spool.
-Where free GPUs are seen is a function that the caller hands in; here is the one that needs no
-telemetry. Nothing here runs a pack. Invariant: what is not known to be free is not counted, and
-however many controllers publish at once, no more packs live than the cap allows.
-
-Source of the rule: one bridge for each free GPU, since nodes have one, two or three of them and a
-division by three left a mixed fleet idle (seeds/000, section 07).
+What was seen is handed to the decision; here is also the look that needs no telemetry, by what
+the spool itself tells. Nothing here runs a pack. Invariant: what is not known to be free is not
+counted, and however many controllers publish at once, no more packs live than the cap allows.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -21,19 +18,20 @@ import msgspec
 from fleetcraft.clock import age_on_mount_s
 from fleetcraft.errors import FleetError
 from fleetcraft.identity import new_record_id
-from fleetcraft.layout import INNER_SPOOL, LANES, Lane
+from fleetcraft.layout import INNER_SPOOL, LANES, Lane, State
 from fleetcraft.spool import leases
 from fleetcraft.spool.control import read_markers
 from fleetcraft.spool.directives import TaskSpec
 from fleetcraft.spool.enqueue import BatchReport, complete_publication, enqueue_batch
 from fleetcraft.spool.grid import LastLane, law_of
 from fleetcraft.spool.leases import Lease
-from fleetcraft.spool.record import Record, compose, parse
+from fleetcraft.spool.record import Outcome, Record, closing_lines, compose, parse
 from fleetcraft.spool.tree import SpoolTree
 
 _PACK_NAME = re.compile(r"pack-(?P<digest>[0-9a-f]{8})-(?P<number>[0-9]{1,9})")
 _SILENT_INTERVALS = 3
 _READ_LIMIT = 2000
+_FAILURES = 10
 MAX_AGE_S = 300.0
 
 
@@ -64,22 +62,20 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-ObserveGpus = Callable[[], Sequence[NodeGpus]]
-
-
 class Bridges(msgspec.Struct, frozen=True, kw_only=True):
     """Packs that are published and not finished.
 
     Attributes:
         running: Names of those that a worker holds.
         waiting: Names of those that none holds yet.
-        failed: How many of the present kind have failed for good.
+        failed_in_a_row: How many of the present kind have failed since one was completed, counted
+            up to ten; cancelled ones are passed over.
         next_number: The first number that none of the present kind has ever had.
     """
 
     running: tuple[str, ...]
     waiting: tuple[str, ...]
-    failed: int
+    failed_in_a_row: int
     next_number: int
 
     @property
@@ -115,6 +111,9 @@ class BridgePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def bridges_to_add(*, free_gpus: int, live: int, pending: int, cap: int) -> int:
     """The rule: ``min(free - live, pending, cap - live)``, never below 0.
+
+    One bridge for each free GPU: nodes have one, two or three of them, and dividing by three
+    leaves a mixed fleet idle. Those that find their node taken leave after a while.
 
     Args:
         free_gpus: Observed free GPUs, those that live bridges were published for included.
@@ -157,8 +156,8 @@ def plan_bridges(
     add = bridges_to_add(
         free_gpus=free + len(bridges.running), live=bridges.live, pending=pending, cap=cap
     )
-    if bridges.failed >= max(1, cap):
-        stopped = stopped or f"{bridges.failed} packs of this kind have failed: look at their logs"
+    if bridges.failed_in_a_row >= _FAILURES:
+        stopped = stopped or f"the last {_FAILURES} packs failed: look at their logs"
     return BridgePlan(
         nodes=nodes,
         bridges=bridges,
@@ -251,17 +250,33 @@ def find_bridges(outer: SpoolTree, digest: str) -> Bridges:
     failed = names.intersection(outer.records(outer.paths.failed))
     live = names - failed - set(outer.records(outer.paths.done))
     running = live.intersection(name for name, _ in outer.claims())
-    numbers = [int(name.rpartition("-")[2]) for name in _of_kind(names, digest)]
+    numbers = {
+        int(name.rpartition("-")[2]): name for name in names if name.startswith(f"pack-{digest}-")
+    }
+    newest_first = (numbers[number] for number in sorted(numbers, reverse=True))
     return Bridges(
         running=tuple(sorted(running)),
         waiting=tuple(sorted(live - running)),
-        failed=sum(1 for _ in _of_kind(failed, digest)),
+        failed_in_a_row=_failed_in_a_row(outer, newest_first, live=live, failed=failed),
         next_number=max(numbers, default=0) + 1,
     )
 
 
-def _of_kind(names: Iterable[str], digest: str) -> Iterable[str]:
-    return (name for name in names if name.startswith(f"pack-{digest}-"))
+def _failed_in_a_row(
+    outer: SpoolTree, newest_first: Iterable[str], *, live: set[str], failed: set[str]
+) -> int:
+    count = 0
+    for name in newest_first:
+        if name in live:
+            continue
+        if name not in failed or count >= _FAILURES:
+            break
+        try:
+            lines = closing_lines(outer.read(outer.paths.finished_record(name, State.FAILED)))
+        except (OSError, FleetError):
+            continue  # retried meanwhile, or unreadable: it says nothing
+        count += bool(lines) and lines[-1].outcome is not Outcome.CANCELLED
+    return count
 
 
 def count_packable(inner: SpoolTree, limit: int) -> int:

@@ -17,12 +17,13 @@ from fleetcraft.fleet.demand import Demand, Need, need_of
 from fleetcraft.fleet.intents import Entry, Intent, Intents
 from fleetcraft.fleet.renewal import Decision, LaneReport, Outside, PassReport, Rules, Trouble
 from fleetcraft.fleet.shapes import Shape
-from fleetcraft.fleet.submission import Outcome, Settled, Submission, plan_for, settle
+from fleetcraft.fleet.submission import Made, Outcome, Settled, Submission, plan_for, settle
 from fleetcraft.fleet.supply import Supply, committed_h, fleets_of, hours_of
-from fleetcraft.locks import Held
+from fleetcraft.locks import Held, LockUnknownError
 from fleetcraft.slurm.queue import Jobs
 
 _OLDEST_ANSWER_S = 60.0
+_TROUBLES = {Decision.INTENT_OPEN: Trouble.SLURM, Decision.UNKNOWN: Trouble.FILES}
 
 
 @dataclass(kw_only=True)
@@ -94,12 +95,11 @@ class Controller:
 
         Raises:
             LockLostError: Another controller has taken over; nothing more was decided.
-            LockUnknownError: The lock cannot be seen; nothing was submitted.
         """
         lanes = self._lanes if lanes is None else lanes
-        if self._held is not None:
-            self._held.check()
         try:
+            if self._held is not None:
+                self._held.check()
             # Before the queue is asked: a job that an ending names was there by then.
             entries = self._intents.latest()
             jobs = self._outside.jobs()
@@ -111,6 +111,8 @@ class Controller:
         except SchedulerError as error:
             reason = f"squeue did not answer: {error.message}"
             return self._all_unknown(lanes, reason, Trouble.SLURM)
+        except LockUnknownError as error:
+            return self._all_unknown(lanes, error.message, Trouble.FILES)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             return self._all_unknown(lanes, f"{error.strerror or error}{where}", Trouble.FILES)
@@ -171,7 +173,10 @@ class Controller:
         )
         if found.how is None or self._held is None:
             return found
-        return Submission(self._intents, self._held).close(intent, found)
+        try:
+            return Submission(self._intents, self._held).close(intent, found)
+        except LockUnknownError as error:
+            return replace(found, how=None, reason=error.message)
 
     # -- decide
 
@@ -195,7 +200,7 @@ class Controller:
         if hindrance is not None:
             decision, reason = hindrance
             self._in_need.pop(lane.key, None)
-            trouble = Trouble.FILES if decision is Decision.UNKNOWN else Trouble.NONE
+            trouble = _TROUBLES.get(decision, Trouble.NONE)
             return replace(report, decision=decision, reason=reason, trouble=trouble)
         seen = self._in_need[lane.key] = self._in_need.get(lane.key, 0) + 1
         report = replace(report, seen=seen)
@@ -291,18 +296,22 @@ class Controller:
         if self._held is None:
             sight.promise(lane, "(not submitted)", report.cost_h)
             return replace(report, decision=Decision.WOULD_SUBMIT, reason=_why_needed(report))
-        done = Submission(self._intents, self._held, clock=self._clock).make(
-            plan,
-            lane=lane,
-            window=window,
-            nonce=nonce,
-            cluster=sight.jobs.cluster or "",
-            cost_h=report.cost_h,
-            tres=self._rules.tres,
-            observed=_observed(report, sight),
-            submit=self._outside.submit,
-            cancel=self._outside.cancel,
-        )
+        try:
+            done = Submission(self._intents, self._held, clock=self._clock).make(
+                plan,
+                lane=lane,
+                window=window,
+                root=self._rules.root,
+                nonce=nonce,
+                cluster=sight.jobs.cluster,
+                cost_h=report.cost_h,
+                tres=self._rules.tres,
+                observed=_observed(report, sight),
+                submit=self._outside.submit,
+                cancel=self._outside.cancel,
+            )
+        except LockUnknownError as error:
+            done = Made(outcome=Outcome.NOT_MADE, reason=error.message)
         self._first_seen[nonce] = self._clock()
         self._in_need.pop(lane.key, None)
         if done.outcome is Outcome.SUBMITTED:
@@ -315,7 +324,7 @@ class Controller:
                 sight.promise(lane, f"intent {nonce}", report.cost_h)
                 return replace(report, decision=Decision.INTENT_OPEN, trouble=Trouble.SLURM)
             case Outcome.TAKEN:
-                return replace(report, decision=Decision.INTENT_OPEN)
+                return replace(report, decision=Decision.INTENT_OPEN, trouble=Trouble.SLURM)
             case Outcome.REFUSED:
                 return replace(report, decision=Decision.REFUSED, trouble=Trouble.SLURM)
             case _:

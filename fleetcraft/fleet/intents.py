@@ -46,6 +46,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
         lane: The shape as text.
         window: Counts the lane's submissions from 1; with the lane it names what may happen once.
         nonce: In the job's comment and at the end of its name.
+        job_name: What the job is called.
         generation: Of the lock under which this was decided.
         by: Who decided, for people.
         cluster: Slurm's name of the cluster; empty if it did not say.
@@ -60,6 +61,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     lane: str
     window: int
     nonce: str
+    job_name: str
     generation: int
     by: str
     cluster: str
@@ -73,11 +75,6 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     def shape(self) -> Shape:
         """The lane."""
         return parse_shape(self.lane)
-
-    @property
-    def job_name(self) -> str:
-        """What its job is called."""
-        return f"fleet-{self.nonce}"
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

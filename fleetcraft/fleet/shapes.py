@@ -24,6 +24,7 @@ _SHAPE = re.compile(
 _MARK = re.compile(
     r"fleetcraft root=(?P<root>[0-9a-f]{12})(?: lane=(?P<lane>\S+))?(?: intent=(?P<nonce>\w+))?"
 )
+_NAME = re.compile(r"fleet-(?P<root>[0-9a-f]{12})-(?P<nonce>\w+)")
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -106,6 +107,17 @@ class Mark(msgspec.Struct, frozen=True):
 def root_mark(root: str) -> str:
     """The name of a scratch tree in job comments: 12 hex digits of its real path."""
     return sha256_hex(os.path.realpath(root).encode("utf-8", "surrogateescape"))[:12]
+
+
+def renewal_name(root: str, nonce: str) -> str:
+    """What a renewal's job is called: some sites write comments of their own over ours."""
+    return f"fleet-{root}-{nonce}"
+
+
+def read_renewal_name(name: str) -> Mark | None:
+    """The mark in a renewal's job name, which has no lane; None of any other name."""
+    match = _NAME.fullmatch(name)
+    return Mark(match["root"], nonce=match["nonce"]) if match else None
 
 
 def read_mark(comment: str) -> Mark | None:

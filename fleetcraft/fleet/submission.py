@@ -22,7 +22,7 @@ from fleetcraft.errors import (
     TryAgainLaterError,
 )
 from fleetcraft.fleet.intents import Ending, How, Intent, Intents
-from fleetcraft.fleet.shapes import Mark, Shape
+from fleetcraft.fleet.shapes import Mark, Shape, renewal_name
 from fleetcraft.fleet.supply import with_nonce
 from fleetcraft.identity import new_launch_token
 from fleetcraft.locks import Held
@@ -165,6 +165,7 @@ class Submission:
         *,
         lane: Shape,
         window: int,
+        root: str,
         nonce: str,
         cluster: str,
         cost_h: float | None,
@@ -184,6 +185,7 @@ class Submission:
             lane=str(lane),
             window=window,
             nonce=nonce,
+            job_name=renewal_name(root, nonce),
             generation=self._held.generation,
             by=str(self._held.holder),
             cluster=cluster,
@@ -310,4 +312,4 @@ def plan_for(shape: Shape, root: str, plan: Callable[[Shape, str, str], P]) -> t
         plan: Works it out from the shape, the job's comment and its name.
     """
     nonce = new_launch_token()
-    return nonce, plan(shape, str(Mark(root, str(shape), nonce)), f"fleet-{nonce}")
+    return nonce, plan(shape, str(Mark(root, str(shape), nonce)), renewal_name(root, nonce))

@@ -1,7 +1,8 @@
 """Supply: this scratch tree's fleets in the queue, and what jobs may still cost.
 
 Computed from one answer of squeue. Invariant: a job is one of this tree's fleets by the mark in
-its comment, never by its name, user or shape alone; and a number that Slurm did not give is None.
+its comment, or in the name of a renewal, never by user or shape; and a number that Slurm did not
+give is None.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fleetcraft.fleet.shapes import Shape, read_mark
+from fleetcraft.fleet.shapes import Mark, Shape, read_mark, read_renewal_name
 from fleetcraft.slurm.queue import Job, Jobs
 
 # Source: squeue(1), "JOB STATE CODES". A job in one of these takes no task any more.
@@ -65,7 +66,7 @@ def fleets_of(jobs: Jobs, root: str) -> list[Supply]:
     """
     found = []
     for job in jobs.jobs.values():
-        mark = read_mark(job.comment or "")
+        mark = _mark_of(job)
         if mark is None or mark.root != root or job.state in _OVER:
             continue
         left_s = job.time_limit_s if job.state in _WAITS else job.time_left_s
@@ -83,16 +84,16 @@ def fleets_of(jobs: Jobs, root: str) -> list[Supply]:
 
 
 def with_nonce(jobs: Jobs, nonce: str) -> Job | None:
-    """The job that an intent has become, over or not; None where squeue lists none.
-
-    The mark is looked for in the comment, and the nonce in the name too, since some sites write
-    comments of their own.
-    """
+    """The job that an intent has become, over or not; None where squeue lists none."""
     for job in jobs.jobs.values():
-        mark = read_mark(job.comment or "")
-        if (mark is not None and mark.nonce == nonce) or (job.name or "") == f"fleet-{nonce}":
+        mark = _mark_of(job)
+        if mark is not None and mark.nonce == nonce:
             return job
     return None
+
+
+def _mark_of(job: Job) -> Mark | None:
+    return read_mark(job.comment or "") or read_renewal_name(job.name)
 
 
 def hours_of(shape: Shape, tres: str, gpus_per_node: int | None) -> float | None:

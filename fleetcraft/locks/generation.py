@@ -35,7 +35,10 @@ _KEPT_GENERATIONS = 32
 
 
 class LockHeldError(TryAgainLaterError):
-    """Somebody else owns the lock, or may own it; nothing was done, and nobody waits for it."""
+    """Somebody else owns the lock, or may own it; nothing was done, and nobody waits for it.
+
+    ``may_be_gone`` says that it was silent for long and that nothing more is known of it.
+    """
 
 
 class LockLostError(TryAgainLaterError):
@@ -157,7 +160,8 @@ class GenerationLock:
         if lives is None and by_age:
             return f"silent for {silent_s:.0f} s, taken by consent"
         state = "it lives" if lives else "nothing says that it is gone"
-        raise self._held(sight, f"silent for {silent_s:.0f} s, but {state}")
+        silence = f"silent for {silent_s:.0f} s, but {state}"
+        raise self._held(sight, silence, may_be_gone=lives is None)
 
     def _watch(self, sight: _Sight, holder: Holder | None) -> tuple[float, bool]:
         """Waits until the holder was silent for long enough, or left; says how long, and which."""
@@ -218,7 +222,7 @@ class GenerationLock:
 
     # -- saying
 
-    def _held(self, sight: _Sight, state: str) -> LockHeldError:
+    def _held(self, sight: _Sight, state: str, *, may_be_gone: bool = False) -> LockHeldError:
         holder = read_holder(sight.holder)
         who = str(holder) if holder else f"an owner whose record in {self.folder} is unreadable"
         return LockHeldError(
@@ -228,6 +232,7 @@ class GenerationLock:
             generation=sight.generation,
             holder=str(holder or ""),
             state=state,
+            may_be_gone=may_be_gone,
         )
 
     def unknown(self, error: OSError, what: str) -> LockUnknownError:

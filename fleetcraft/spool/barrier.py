@@ -18,8 +18,9 @@ import msgspec
 
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import DataError, SpoolError, UsageError
-from fleetcraft.files import FileSystem, publish_new
+from fleetcraft.files import FileSystem
 from fleetcraft.identity import new_record_id, this_host
+from fleetcraft.locks import put_if_absent
 
 SCHEMA = "fleetcraft.barrier/1"
 _CHUNK_BYTES = 1 << 20
@@ -85,7 +86,7 @@ def write(path: str, payload: Sequence[str], *, note: str = "") -> Barrier:
         payload=tuple(files),
         note=note,
     )
-    if publish_new(FileSystem(), path, msgspec.json.encode(barrier) + b"\n"):
+    if put_if_absent(FileSystem(), path, msgspec.json.encode(barrier) + b"\n"):
         return barrier
     there = check(path)
     if there.barrier is not None and there.barrier.payload == barrier.payload:

@@ -350,7 +350,7 @@ def test_two_fleets_share_one_spool_and_ctrl_c_gives_a_fleet_up_in_order(site: S
         here = subprocess.Popen(
             words,
             cwd=site.project,
-            env=site.env,
+            env={**site.env, "FLEET_POLLS_DIR": f"{site.env['FLEET_POLLS_DIR']}2"},
             stdout=subprocess.DEVNULL,
             stderr=err,
         )

@@ -117,7 +117,7 @@ def test_queued_work_gets_one_fleet_that_does_it_and_no_second_one(site: Site) -
     intent, ending = sorted(site.intents(), key=lambda found: found["schema"])
     assert (ending["how"], ending["job"]) == ("submitted", job)
     shown = site.cluster.run("squeue", "-h", "-j", job, "-o", "%j %k %D %l").stdout.split()
-    assert shown[0] == f"fleet-{intent['nonce']}"
+    assert shown[0] == intent["job_name"]
     assert f"intent={intent['nonce']}" in shown
     assert shown[-2:] == ["2", "10:00"]
     # The work is theirs now; and what was seen is left for others to read.
@@ -125,8 +125,13 @@ def test_queued_work_gets_one_fleet_that_does_it_and_no_second_one(site: Site) -
     left = json.loads((site.root / "control/renew.json").read_bytes())
     assert left["lanes"][0]["decision"] == "not_needed"
     (site.project / "go").touch()
-    done_folder = site.root / "taskq/done"
-    site.cluster.wait_for("both tasks are done", lambda: len(os.listdir(done_folder)) == 2)
+    try:
+        site.cluster.wait_for(
+            "both are done", lambda: len(os.listdir(site.root / "taskq/done")) == 2
+        )
+    except AssertionError as error:
+        logs = [file.read_text() for file in (site.root / "logs").iterdir()]
+        raise AssertionError("\n".join([str(error), site.cluster.job_state(job), *logs])) from None
 
 
 def test_a_renew_killed_right_after_its_submission_is_followed_by_one_that_finds_the_job(
