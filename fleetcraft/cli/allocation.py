@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fleetcraft.cli.output import note, print_json, print_text
 from fleetcraft.cli.session import Session
@@ -40,7 +40,7 @@ _RECOVER_AT_MOST_S = 15.0
 _SET_UP = "FLEET_SETUP_DONE"
 
 
-def run_here(session: Session, company: Company, given: dict[str, Any]) -> int:
+def run_here(session: Session, company: Company) -> int:
     """Runs the fleet of this allocation until all its workers have left.
 
     Raises:

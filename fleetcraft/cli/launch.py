@@ -88,10 +88,27 @@ def launch_command(session: Session, /, **given: Any) -> int:
         worker_flag(session, setting, given[option])
     company = _company(given)
     if given["here"]:
+        _refuse_with_here(given)
         from fleetcraft.cli.allocation import run_here
 
-        return run_here(session, company, given)
+        return run_here(session, company)
     return _submit(session, company, given)
+
+
+def _refuse_with_here(given: dict[str, Any]) -> None:
+    names = {
+        "nodes": "-N",
+        "time": "--time",
+        "dry_run": "--dry-run",
+        "further": "options of sbatch",
+    }
+    for option, shown in names.items():
+        if given[option]:
+            raise UsageError(
+                f"--here runs a fleet in an allocation that is there, and takes no {shown}; "
+                "no worker was started",
+                hint="fleetcraft launch -N 4 --time 00:30:00 --dry-run shows what it would submit",
+            )
 
 
 def _company(given: dict[str, Any]) -> Company:

@@ -170,6 +170,17 @@ def test_here_outside_an_allocation_starts_nothing(fleet: Fleet) -> None:
     assert "salloc" in called.error["hint"]
 
 
+@pytest.mark.parametrize("words", [("--dry-run",), ("-N", "2"), ("--time", "5"), ("--", "-x")])
+def test_here_takes_no_option_of_a_submission(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
+    called = fleet("--json", "launch", "--here", *words)
+    assert called.code == 2
+    assert "no worker was started" in called.error["message"]
+
+
 def test_here_obeys_a_marker(
     fleet: Fleet, slurm: FakePrograms, monkeypatch: pytest.MonkeyPatch
 ) -> None:

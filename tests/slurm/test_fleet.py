@@ -367,3 +367,30 @@ def test_two_fleets_share_one_spool_and_ctrl_c_gives_a_fleet_up_in_order(site: S
     assert here.wait(60) == 130, (site.project / "err").read_text()
     assert site.outcomes("held") == ["interrupted"]
     assert site.counts() == {"waiting": 0, "pending": 1, "running": 0, "done": 60, "failed": 0}
+
+
+@pytest.mark.timeout(240)
+def test_a_balance_that_would_fall_below_the_headroom_refuses_a_launch(
+    accounting_cluster: Cluster, tmp_path: Path
+) -> None:
+    limit = "GrpTRESMins=node=6000"  # 100 node-hours
+    accounting_cluster.run("sacctmgr", "-i", "modify", "account", "proj", "set", limit)
+    try:
+        site = Site(accounting_cluster, tmp_path)
+        site.env["FLEET_SLURM_ACCOUNT"] = "proj"
+        words = ("--json", "launch", "-N", "4", "--time", "10:00:00")
+
+        site.env["FLEET_BALANCE_HEADROOM_H"] = "70"
+        refused = site.call(*words)
+        assert refused.returncode == 1, refused.stderr
+        error = json.loads(refused.stderr)["error"]
+        assert error["facts"]["check"] == "balance"
+        assert "this fleet takes up to 40.0" in error["message"]
+
+        site.env["FLEET_BALANCE_HEADROOM_H"] = "50"
+        checks = {check["name"]: check for check in site.ok(*words[1:], "--dry-run")["checks"]}
+        assert checks["balance"]["status"] == "ok", checks["balance"]
+        assert accounting_cluster.run("squeue", "-h").stdout == ""
+    finally:
+        no_limit = "GrpTRESMins=node=-1"
+        accounting_cluster.run("sacctmgr", "-i", "modify", "account", "proj", "set", no_limit)
