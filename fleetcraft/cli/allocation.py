@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _RECOVER_AT_LEAST_S = 1.0
 _RECOVER_AT_MOST_S = 15.0
+_RECOVERY_TAKES_S = 120.0
 _SET_UP = "FLEET_SETUP_DONE"
 
 
@@ -113,6 +114,8 @@ def _plan(
         beside_nodes=company.nodes,
         after_marker=company.after_marker,
         until_marker=company.until_marker,
+        # Three heartbeats of silence, and what a pass or two of recovery may take after that.
+        claims_patience_s=3 * config.seconds("worker.heartbeat_s") + _RECOVERY_TAKES_S,
     )
 
 
@@ -185,7 +188,7 @@ def _teller(session: Session) -> _Teller:
 
 
 def _row(node: NodeWorker) -> list[str]:
-    how = "left" if node.in_order else "lost"
+    how = "left" if node.in_order else "lost" if node.lost else "failed"
     return [node.name, how, plural(node.starts, "start"), printable(node.over)]
 
 

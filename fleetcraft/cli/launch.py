@@ -32,7 +32,7 @@ fleetcraft launch -N 10 --time 08:00:00 --beside 'bash train.sh' --beside-nodes 
 salloc -N 4 --time 01:00:00 fleetcraft launch --here
 """
 _EXITS = """
-0 submitted, or with --here: all workers left in order
+0 submitted, or with --here: all workers left in order whose node was not lost
 1 the balance would fall below balance.headroom_h; with --here: not all left in order
 2 a bad option; 4 Slurm refused or did not answer; 5 DRAIN or STOP stands, or the spool refuses
 75 this login node has no room for a launch; 130 and 143 after a signal (--here)

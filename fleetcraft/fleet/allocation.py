@@ -31,6 +31,7 @@ _WALLTIME_PATIENCE_S = 60.0
 _EARLIEST_WARNING_S = 90.0
 _STOP_MARGIN_S = 45.0
 _ONE_PRESS_S = 1.0
+_STAY_LOOK_S = 2.0
 _NEVER = float("inf")
 
 
@@ -41,7 +42,8 @@ class AllocationReport:
     Attributes:
         nodes: The nodes that had workers, each with why it is over.
         beside: How the command beside the workers failed; empty if it did not.
-        exit_code: 0 when everybody left in order, else 1; 130 or 143 after a signal.
+        exit_code: 0 when everybody left in order whose node was not lost, and somebody did; else
+            1; 130 or 143 after a signal.
     """
 
     nodes: list[NodeWorker]
@@ -87,6 +89,8 @@ class Allocation:
         self._harder_at = _NEVER
         self._stop_number = 0
         self._stopped_at = 0.0
+        self._stay_until: float | None = None
+        self._stranded = 0
 
     def run(self) -> AllocationReport:
         """Starts the steps and stays until all of them are over.
@@ -136,15 +140,36 @@ class Allocation:
 
     def _is_over(self) -> bool:
         beside_over = self._beside is None or self._beside.over
-        return beside_over and self._roster.is_over()
+        return beside_over and self._roster.is_over() and not self._stays()
+
+    def _stays(self) -> bool:
+        """Whether the claims of lost nodes are waited for, and then workers that take them."""
+        stranded = 0 if self._roster.order else self._roster.stranded()
+        now = time.monotonic()
+        if self._stay_until is None:
+            if not stranded or not self._plan.claims_patience_s:
+                return False
+            self._stay_until = now + self._plan.claims_patience_s
+            self._stranded = stranded
+            text = f"tasks of workers that were lost ({stranded}) are waited for and run by others"
+            self._tell("stay", None, text)
+        if stranded:
+            return now < self._stay_until
+        self._stay_until = None
+        return not self._roster.order and self._roster.start_again(self._stranded)
 
     def _due_at(self) -> float:
-        return min(self._hold_until, self._drain_at, self._harder_at, self._roster.due_at())
+        look_at = _NEVER if self._stay_until is None else time.monotonic() + _STAY_LOOK_S
+        limits = (self._hold_until, self._drain_at, self._harder_at, look_at)
+        return min(*limits, self._roster.due_at())
 
     def _report(self) -> AllocationReport:
         nodes = self._roster.close()
         failure = self._beside.failure if self._beside is not None else ""
-        code = int(bool(failure) or not all(node.in_order for node in nodes))
+        some_left = any(node.in_order for node in nodes)
+        code = int(
+            bool(failure) or not some_left or not all(node.in_order or node.lost for node in nodes)
+        )
         if self._stop_number:
             code = 130 if self._stop_number == signal.SIGINT else 143
         return AllocationReport(nodes=nodes, beside=failure, exit_code=code)

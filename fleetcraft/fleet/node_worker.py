@@ -1,7 +1,7 @@
 """One node of an allocation: its worker's step, how often that was started, and why it is over.
 
 Not here: when something is to be done. Invariant: at most one step is started at a time, and a
-node that is over is never started again.
+node that is over is started again only if its worker had left in order.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class NodeWorker:
         away: Slurm said that the node is down; it may come back.
         over: Why nothing more happens here; empty while something may.
         in_order: Whether it left as it should.
+        lost: The node itself was lost, which is nobody's failure here.
     """
 
     name: str
@@ -52,6 +53,7 @@ class NodeWorker:
     away: bool = False
     over: str = ""
     in_order: bool = True
+    lost: bool = False
     known_leases: set[str] = field(default_factory=set)
 
     @property
@@ -89,10 +91,11 @@ class NodeWorker:
             self.restarts = 0
         return True
 
-    def finish(self, why: str, *, in_order: bool) -> None:
-        """Nothing more happens here."""
+    def finish(self, why: str, *, in_order: bool, lost: bool = False) -> None:
+        """Nothing more happens here, unless it left in order and is needed once more."""
         self.over = why
         self.in_order = in_order
+        self.lost = lost
         self.due = self.doubt = None
         self.away = False
 
@@ -110,6 +113,11 @@ class NodeWorker:
         """The node was away and is there again: its worker is to be started at once."""
         self.away = False
         self.doubt = None
+        self.due = time.monotonic()
+
+    def comes_again(self) -> None:
+        """It had left in order, and there is work for it again."""
+        self.over = ""
         self.due = time.monotonic()
 
     # -- what is known of it

@@ -53,6 +53,8 @@ class AllocationPlan:
         beside_nodes: It runs on so many nodes, the first ones.
         after_marker: Workers claim nothing before this barrier record verifies.
         until_marker: Workers leave only after this file exists.
+        claims_patience_s: When all others have left, the claims of a lost node are waited for so
+            long: until its lease has fallen silent and they are back.
     """
 
     job_id: str
@@ -70,6 +72,7 @@ class AllocationPlan:
     beside_nodes: int = 0
     after_marker: str = ""
     until_marker: str = ""
+    claims_patience_s: float = 0.0
 
 
 class Roster:
@@ -106,6 +109,26 @@ class Roster:
             return False
         return not doubts or time.monotonic() > max(doubts) + _DOUBT_PATIENCE_S
 
+    def stranded(self) -> int:
+        """Claims that a worker which did not leave in order may have left behind.
+
+        Asked when no worker runs any more; what cannot be listed now is not waited for.
+        """
+        if all(node.in_order for node in self.nodes):
+            return 0
+        try:
+            claims = self._plan.tree.claims()
+        except OSError:
+            return 0
+        return sum(owner.job == self._plan.job_id for _, owner in claims)
+
+    def start_again(self, count: int) -> bool:
+        """Starts so many workers again that had left in order; says whether there are any."""
+        left = [node for node in self.nodes if node.over and node.in_order][:count]
+        for node in left:
+            node.comes_again()
+        return bool(left)
+
     def due_at(self) -> float:
         """The monotonic time at which something is to be done."""
         times = [self._ask_at]
@@ -127,7 +150,7 @@ class Roster:
         """Every node with why it is over, also those about which nothing was found out."""
         for node in self.nodes:
             if node.away:
-                node.finish("the node is down", in_order=False)
+                node.finish("the node is down", in_order=False, lost=True)
             elif not node.over:
                 why = f"{describe_end(node.code or 0)}, and Slurm gave no word about the node"
                 node.finish(why, in_order=False)
@@ -218,8 +241,8 @@ class Roster:
         except OSError:
             return False
 
-    def _finish(self, node: NodeWorker, why: str, *, in_order: bool) -> None:
-        node.finish(why, in_order=in_order)
+    def _finish(self, node: NodeWorker, why: str, *, in_order: bool, lost: bool = False) -> None:
+        node.finish(why, in_order=in_order, lost=lost)
         self._tell("left" if in_order else "over", node, why)
 
     def _restart(self, node: NodeWorker, how: str) -> None:
@@ -276,7 +299,7 @@ class Roster:
         elif sight.job_nodes is None:
             return
         elif node.name not in sight.job_nodes:
-            self._finish(node, f"{how}: the job has lost the node", in_order=False)
+            self._finish(node, f"{how}: the job has lost the node", in_order=False, lost=True)
         elif node.is_away(sight):
             node.away = True
             node.doubt = None
@@ -298,7 +321,7 @@ class Roster:
         if sight.job_nodes is None:
             return
         if node.name not in sight.job_nodes:
-            self._finish(node, "the job has lost the node", in_order=False)
+            self._finish(node, "the job has lost the node", in_order=False, lost=True)
         elif not node.is_away(sight):
             node.is_back()
             self._tell("back", node, "the node is back")

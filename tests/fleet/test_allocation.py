@@ -21,9 +21,13 @@ from typing import Any
 import pytest
 
 from fleetcraft.fleet.steps import Ending, ending, srun, step_environment
+from fleetcraft.identity import JobRun, Owner
+from fleetcraft.layout import Lane
 from fleetcraft.slurm import queue
 from fleetcraft.slurm.allocated import read_gpus
+from fleetcraft.spool import claims, leases
 from fleetcraft.spool.setup import set_up
+from fleetcraft.spool.store import Spool
 from fleetcraft.spool.tree import SpoolTree
 from tests.fleet.quiet_slurm import QuietSlurm, _table
 
@@ -269,9 +273,62 @@ def test_an_srun_that_answers_0_for_a_node_that_the_job_has_lost_is_not_believed
 
     report = stage.start().report()
 
-    assert report["exit_code"] == 1
     assert report["nodes"]["n1"]["over"] == "it vanished: the job has lost the node"
     assert report["nodes"]["n1"]["starts"] == 1
+    assert not report["nodes"]["n1"]["in_order"]
+    assert report["exit_code"] == 0  # the fleet has survived it
+
+
+def test_a_fleet_that_lost_all_its_nodes_has_failed(stage: Stage) -> None:
+    stage.job(NodeList="n9", NumNodes="1")
+    stage.rank(0, "exit 0")
+    stage.rank(1, "exit 0")
+
+    assert stage.start().report()["exit_code"] == 1
+
+
+def claim_of_rank_0(stage: Stage) -> SpoolTree:
+    """A task that rank 0 holds, and its lease, which never beats."""
+    spool = Spool(str(stage.spool))
+    spool.enqueue("held", "true")
+    lease = leases.new_lease(run=JobRun(job="7", step="0", cluster="lab"), rank="0", interval_s=0.2)
+    lease.host = "n1"
+    leases.publish(spool.tree, lease)
+    source = spool.tree.paths.pending_record("held", Lane.PLAIN)
+    owner = Owner("7", "0", "0", f"{lease.launch}-1")
+    assert claims.claim(spool.tree, "held", source, owner) is not None
+    return spool.tree
+
+
+def test_when_all_others_have_left_the_task_of_a_lost_node_is_waited_for_and_given_to_one(
+    stage: Stage,
+) -> None:
+    tree = claim_of_rank_0(stage)
+    stage.job(NodeList="n2", NumNodes="1")
+    stage.rank(0, "exit 0")
+
+    launcher = stage.start(claims_patience_s=60.0)
+    launcher.until("stay", "(1)")
+    report = launcher.report()
+
+    assert tree.claims() == []
+    assert report["nodes"]["n2"]["starts"] == 2
+    assert report["nodes"]["n1"]["starts"] == 1
+    assert report["exit_code"] == 0
+
+
+def test_a_lost_nodes_task_that_does_not_come_back_is_not_waited_for_for_ever(
+    stage: Stage,
+) -> None:
+    tree = claim_of_rank_0(stage)
+    stage.rank(0, "exit 250")
+    stage.nodes({"NodeList": "n1", "StateLong": "down*"}, {"NodeList": "n2"})
+    stage.steps("7.0 fleet-0 n1")  # Slurm lists it, so that its claim stays unknown
+
+    report = stage.start(claims_patience_s=2.0).report()
+
+    assert len(tree.claims()) == 1
+    assert report["nodes"]["n2"]["starts"] == 1
 
 
 def test_while_slurm_does_not_answer_a_doubtful_worker_is_neither_given_up_nor_started(
