@@ -17,12 +17,12 @@ from fleetcraft.cli.output import note, print_json, print_text
 from fleetcraft.cli.session import Session
 from fleetcraft.config import FILE_NAME
 from fleetcraft.errors import SchedulerError, UsageError
-from fleetcraft.fleet.allocation import Allocation, AllocationReport
-from fleetcraft.fleet.launch import Company
-from fleetcraft.fleet.node_worker import NodeWorker
-from fleetcraft.fleet.readiness import refuse_strange_setup
+from fleetcraft.fleet.allocation.launcher import Allocation, AllocationReport
+from fleetcraft.fleet.allocation.node_worker import NodeWorker
+from fleetcraft.fleet.allocation.roster import AllocationPlan
+from fleetcraft.fleet.launch.plan import Company
+from fleetcraft.fleet.launch.readiness import refuse_strange_setup
 from fleetcraft.fleet.recovery import FleetRecovery
-from fleetcraft.fleet.roster import AllocationPlan
 from fleetcraft.layout import Scratch
 from fleetcraft.slurm import commands
 from fleetcraft.slurm.allocated import gpus_by_node

@@ -12,8 +12,8 @@ import click
 from fleetcraft.cli.output import columns, note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.errors import ConfigError
-from fleetcraft.fleet.guard import Verdict, check_login, limits_from
-from fleetcraft.fleet.procfs import why
+from fleetcraft.fleet.guard.procfs import why
+from fleetcraft.fleet.guard.verdict import Verdict, check_login, limits_from
 from fleetcraft.view.guard import guard_shape, render_guard
 from fleetcraft.view.text import Paint
 

@@ -20,8 +20,8 @@ from fleetcraft.errors import UsageError
 from fleetcraft.view.text import Paint, printable, table
 
 if TYPE_CHECKING:
-    from fleetcraft.fleet.launch import Company, LaunchPlan
-    from fleetcraft.fleet.readiness import Check
+    from fleetcraft.fleet.launch.plan import Company, LaunchPlan
+    from fleetcraft.fleet.launch.readiness import Check
 
 _EXAMPLES = """
 fleetcraft launch -N 4 --time 00:30:00 --dry-run
@@ -112,7 +112,7 @@ def _refuse_with_here(given: dict[str, Any]) -> None:
 
 
 def _company(given: dict[str, Any]) -> Company:
-    from fleetcraft.fleet.launch import Company
+    from fleetcraft.fleet.launch.plan import Company
 
     if bool(given["beside"]) != bool(given["beside_nodes"]):
         raise UsageError(
@@ -129,8 +129,8 @@ def _company(given: dict[str, Any]) -> Company:
 
 
 def _submit(session: Session, company: Company, given: dict[str, Any]) -> int:
-    from fleetcraft.fleet.launch import parse_walltime_s, plan_launch, submit_launch
-    from fleetcraft.fleet.readiness import check_launch, refuse
+    from fleetcraft.fleet.launch.plan import parse_walltime_s, plan_launch, submit_launch
+    from fleetcraft.fleet.launch.readiness import check_launch, refuse
     from fleetcraft.slurm.polls import Polls
 
     for option, what in (("nodes", "-N NODES"), ("time", "--time TIME")):

@@ -26,9 +26,9 @@ from fleetcraft.view.text import one_line
 
 if TYPE_CHECKING:
     from fleetcraft.config import Config
-    from fleetcraft.fleet.control import Controller
-    from fleetcraft.fleet.launch import LaunchPlan
-    from fleetcraft.fleet.renewal import Outside, PassReport, Rules
+    from fleetcraft.fleet.launch.plan import LaunchPlan
+    from fleetcraft.fleet.renewal.control import Controller
+    from fleetcraft.fleet.renewal.decision import Outside, PassReport, Rules
     from fleetcraft.fleet.shapes import Shape
     from fleetcraft.locks import GenerationLock, Held
 
@@ -120,7 +120,7 @@ def _period(given: dict[str, Any]) -> tuple[int | None, int]:
 
 
 def _rules(config: Config, *, by_hand: bool) -> Rules:
-    from fleetcraft.fleet.renewal import Rules
+    from fleetcraft.fleet.renewal.decision import Rules
     from fleetcraft.fleet.shapes import root_mark
 
     headroom_h = config.values["balance.headroom_h"].value
@@ -154,7 +154,7 @@ def _require_readiness(config: Config, lanes: list[Shape], *, dry_run: bool) -> 
     Raises:
         FleetError: One of them refuses.
     """
-    from fleetcraft.fleet.readiness import check_launch, refuse
+    from fleetcraft.fleet.launch.readiness import check_launch, refuse
     from fleetcraft.slurm.polls import Polls
 
     for lane in lanes:
@@ -163,7 +163,7 @@ def _require_readiness(config: Config, lanes: list[Shape], *, dry_run: bool) -> 
 
 
 def _plan(config: Config, shape: Shape, comment: str = "", name: str = "") -> LaunchPlan:
-    from fleetcraft.fleet.launch import plan_launch
+    from fleetcraft.fleet.launch.plan import plan_launch
 
     return plan_launch(
         config,
@@ -180,7 +180,7 @@ class _Renewal:
     """One call: where everything lies, and its passes."""
 
     def __init__(self, session: Session, config: Config, lanes: list[Shape], rules: Rules) -> None:
-        from fleetcraft.fleet.intents import Intents
+        from fleetcraft.fleet.renewal.intents import Intents
         from fleetcraft.layout import Scratch
 
         self._session = session
@@ -234,7 +234,7 @@ class _Renewal:
                 time.sleep(next_s - time.monotonic())
 
     def _controller(self, held: Held | None) -> Controller:
-        from fleetcraft.fleet.control import Controller
+        from fleetcraft.fleet.renewal.control import Controller
 
         return Controller(self._lanes, self._rules, self._outside, self._intents, held=held)
 
@@ -318,9 +318,9 @@ def _ended_by_term() -> Iterator[None]:
 
 def _wire(config: Config) -> Outside:
     """The functions that a control pass is handed: the real spools and the real Slurm."""
-    from fleetcraft.fleet.demand import DemandReader, took_work
-    from fleetcraft.fleet.launch import submit_launch
-    from fleetcraft.fleet.renewal import Outside
+    from fleetcraft.fleet.launch.plan import submit_launch
+    from fleetcraft.fleet.renewal.decision import Outside
+    from fleetcraft.fleet.renewal.demand import DemandReader, took_work
     from fleetcraft.slurm import accounting, commands
     from fleetcraft.slurm.polls import Polls
     from fleetcraft.slurm.queue import my_jobs
@@ -360,7 +360,7 @@ def _renew_elsewhere(
     Raises:
         ConfigError: They do not, or the way leads into a job again.
     """
-    from fleetcraft.fleet.reach import run_on_login
+    from fleetcraft.fleet.renewal.reach import run_on_login
 
     job = os.environ["SLURM_JOB_ID"]
     if reached:

@@ -36,7 +36,7 @@ def snapshot_command(session: Session, probe: bool, limit: int) -> int:
     it for three intervals), lost, or unknown; by telemetry, and with --probe by its node.
     Answers of Slurm may be ten seconds old; each part shows its age.
     """
-    from fleetcraft.fleet.snapshot import Wanted, take_snapshot
+    from fleetcraft.fleet.snapshot.whole import Wanted, take_snapshot
     from fleetcraft.view.snapshot import render_snapshot
     from fleetcraft.view.snapshot_shape import snapshot_shape
 

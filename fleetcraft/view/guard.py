@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleetcraft.fleet.causes import Cause
-from fleetcraft.fleet.guard import GuardReport, Limit, Verdict
+from fleetcraft.fleet.guard.causes import Cause
+from fleetcraft.fleet.guard.verdict import GuardReport, Limit, Verdict
 from fleetcraft.view.text import Paint, joined, left_out, one_line, plural, printable, table
 
 _COLOURS = {

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleetcraft.fleet.renewal import Decision, LaneReport, PassReport
-from fleetcraft.fleet.submission import Settled
-from fleetcraft.fleet.supply import Supply
+from fleetcraft.fleet.renewal.decision import Decision, LaneReport, PassReport
+from fleetcraft.fleet.renewal.submission import Settled
+from fleetcraft.fleet.renewal.supply import Supply
 from fleetcraft.slurm.accounting import Balance
 from fleetcraft.view.text import Paint, one_line, plural, table
 

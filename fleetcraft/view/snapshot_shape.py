@@ -9,9 +9,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from fleetcraft.fleet.gpus import Gpu, GpuState, count_states
-from fleetcraft.fleet.jobs_and_nodes import JobView, NodeView
-from fleetcraft.fleet.snapshot import Part, Snapshot
+from fleetcraft.fleet.snapshot.gpus import Gpu, GpuState, count_states
+from fleetcraft.fleet.snapshot.jobs_and_nodes import JobView, NodeView
+from fleetcraft.fleet.snapshot.whole import Part, Snapshot
 from fleetcraft.slurm.accounting import Balance, Limits, Status
 from fleetcraft.view.text import plural
 

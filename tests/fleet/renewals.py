@@ -13,10 +13,10 @@ from typing import Any
 
 from fleetcraft.errors import SchedulerError
 from fleetcraft.files import FileSystem
-from fleetcraft.fleet.control import Controller
-from fleetcraft.fleet.demand import Demand, Kind
-from fleetcraft.fleet.intents import Intents
-from fleetcraft.fleet.renewal import Outside, PassReport, Rules
+from fleetcraft.fleet.renewal.control import Controller
+from fleetcraft.fleet.renewal.decision import Outside, PassReport, Rules
+from fleetcraft.fleet.renewal.demand import Demand, Kind
+from fleetcraft.fleet.renewal.intents import Intents
 from fleetcraft.fleet.shapes import Shape, parse_shape
 from fleetcraft.locks import GenerationLock, Held
 from fleetcraft.slurm.accounting import Balance, Status

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from fleetcraft.fleet.steps import Ending, ending, srun, step_environment
+from fleetcraft.fleet.allocation.steps import Ending, ending, srun, step_environment
 from fleetcraft.identity import JobRun, Owner
 from fleetcraft.layout import Lane
 from fleetcraft.slurm import queue

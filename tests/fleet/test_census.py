@@ -26,7 +26,7 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become 
 # sshd's do, until it says otherwise.
 LOOK = """
 import ctypes, errno, json, os, resource, sys
-from fleetcraft.fleet.guard import GuardLimits, Threshold, check_login
+from fleetcraft.fleet.guard.verdict import GuardLimits, Threshold, check_login
 from fleetcraft.view.guard import guard_shape
 
 LIMITS = GuardLimits(

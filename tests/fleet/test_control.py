@@ -23,7 +23,7 @@ from fleetcraft.errors import (
     SubmissionUnknownError,
 )
 from fleetcraft.files import FileSystem
-from fleetcraft.fleet.renewal import Trouble
+from fleetcraft.fleet.renewal.decision import Trouble
 from fleetcraft.fleet.shapes import Mark, parse_shape, read_mark
 from fleetcraft.locks import LockHeldError, LockLostError
 from fleetcraft.slurm.accounting import Balance, Status
@@ -202,7 +202,7 @@ def test_a_lane_whose_last_fleet_started_nothing_is_not_renewed_by_itself(site: 
 
 
 def test_a_dry_pass_writes_nothing_and_needs_no_lock(site: Site) -> None:
-    from fleetcraft.fleet.renewal import Rules
+    from fleetcraft.fleet.renewal.decision import Rules
     from tests.fleet.renewals import Renewer
 
     dry = Renewer(site, [EIGHT, FOUR], None, Rules(root=ROOT))

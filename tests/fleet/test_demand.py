@@ -13,10 +13,10 @@ from unittest import mock
 import pytest
 
 from fleetcraft import Spool
-from fleetcraft.fleet import demand
-from fleetcraft.fleet.demand import Demand, DemandReader, Kind, need_of, took_work
+from fleetcraft.fleet.renewal import demand
+from fleetcraft.fleet.renewal.demand import Demand, DemandReader, Kind, need_of, took_work
+from fleetcraft.fleet.renewal.supply import Supply, fleets_of
 from fleetcraft.fleet.shapes import parse_shape
-from fleetcraft.fleet.supply import Supply, fleets_of
 from fleetcraft.slurm.queue import Jobs
 from fleetcraft.spool.leases import Journal
 from tests.fleet.renewals import FOUR, ROOT, a_job, pending

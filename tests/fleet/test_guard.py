@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fleetcraft.config import load
-from fleetcraft.fleet.causes import Kind
-from fleetcraft.fleet.guard import (
+from fleetcraft.fleet.guard.causes import Kind
+from fleetcraft.fleet.guard.verdict import (
     GuardLimits,
     GuardReport,
     Threshold,

@@ -18,11 +18,11 @@ import pytest
 
 from fleetcraft.errors import DataError, SubmissionUnknownError
 from fleetcraft.files import FileSystem
-from fleetcraft.fleet import submission
-from fleetcraft.fleet.control import Controller
-from fleetcraft.fleet.demand import Demand, Kind
-from fleetcraft.fleet.intents import Ending, Entry, How, Intent, Intents
-from fleetcraft.fleet.renewal import Outside, Rules
+from fleetcraft.fleet.renewal import submission
+from fleetcraft.fleet.renewal.control import Controller
+from fleetcraft.fleet.renewal.decision import Outside, Rules
+from fleetcraft.fleet.renewal.demand import Demand, Kind
+from fleetcraft.fleet.renewal.intents import Ending, Entry, How, Intent, Intents
 from fleetcraft.fleet.shapes import Shape, parse_shape, read_mark
 from fleetcraft.identity import HostId, ProcessId
 from fleetcraft.locks import (
@@ -388,7 +388,7 @@ def test_the_exploration_finds_the_second_fleet_where_windows_are_not_published_
         return True
 
     with (
-        mock.patch("fleetcraft.fleet.intents.put_if_absent", replace),
+        mock.patch("fleetcraft.fleet.renewal.intents.put_if_absent", replace),
         pytest.raises(AssertionError, match="without a record|one fleet was needed"),
     ):
         explore(paused_and_followed(preemptions=3), max_states=400_000)

@@ -13,7 +13,7 @@ import pytest
 
 from fleetcraft.config import Config, load
 from fleetcraft.errors import ConfigError, UsageError
-from fleetcraft.fleet.launch import (
+from fleetcraft.fleet.launch.plan import (
     Company,
     LaunchPlan,
     parse_walltime_s,

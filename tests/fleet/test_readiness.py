@@ -13,10 +13,10 @@ import pytest
 
 from fleetcraft.config import Config, load
 from fleetcraft.errors import FleetError
-from fleetcraft.fleet import readiness
-from fleetcraft.fleet.guard import check_login
-from fleetcraft.fleet.launch import plan_launch
-from fleetcraft.fleet.readiness import Check, check_launch, judge_balance, refuse
+from fleetcraft.fleet.guard.verdict import check_login
+from fleetcraft.fleet.launch import readiness
+from fleetcraft.fleet.launch.plan import plan_launch
+from fleetcraft.fleet.launch.readiness import Check, check_launch, judge_balance, refuse
 from fleetcraft.slurm.accounting import Balance, Status
 from fleetcraft.slurm.polls import Polls
 from fleetcraft.spool.setup import set_up

@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fleetcraft.fleet import probe_step
-from fleetcraft.fleet.gpus import (
+from fleetcraft.fleet.shapes import Mark, root_mark
+from fleetcraft.fleet.snapshot import probe_step
+from fleetcraft.fleet.snapshot.gpus import (
     Gpu,
     GpuState,
     Share,
@@ -20,11 +21,10 @@ from fleetcraft.fleet.gpus import (
     count_gpus,
     list_gpus,
 )
-from fleetcraft.fleet.probe import NodeReport, look
-from fleetcraft.fleet.probe_step import Allocation, probe_jobs
-from fleetcraft.fleet.shapes import Mark, root_mark
-from fleetcraft.fleet.snapshot import Snapshot, Wanted, take_snapshot
-from fleetcraft.fleet.telemetry_tail import read_tails
+from fleetcraft.fleet.snapshot.probe import NodeReport, look
+from fleetcraft.fleet.snapshot.probe_step import Allocation, probe_jobs
+from fleetcraft.fleet.snapshot.telemetry_tail import read_tails
+from fleetcraft.fleet.snapshot.whole import Snapshot, Wanted, take_snapshot
 from fleetcraft.gpu import nvml
 from fleetcraft.gpu.nvml import Reading
 from fleetcraft.slurm import commands
@@ -416,7 +416,7 @@ def test_one_srun_asks_all_nodes_of_a_job(slurm: QuietSlurm, root: Path) -> None
     (call,) = slurm.calls("srun")
     words = call.words.split()
     assert {"--jobid=7", "--overlap", "--nodes=2", "--ntasks-per-node=1", "--time=1"} <= set(words)
-    assert words[-2:] == ["-m", "fleetcraft.fleet.probe"]
+    assert words[-2:] == ["-m", "fleetcraft.fleet.snapshot.probe"]
     assert shot.answered
 
 

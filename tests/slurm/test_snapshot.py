@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from fleetcraft.fleet.probe_step import Allocation, probe_jobs
 from fleetcraft.fleet.shapes import Mark, root_mark
+from fleetcraft.fleet.snapshot.probe_step import Allocation, probe_jobs
 from fleetcraft.slurm.polls import Polls
 from tests.fleet.telemetry_files import Telemetry, row
 from tests.slurm.cluster import Cluster

@@ -12,7 +12,7 @@ import re
 
 import msgspec
 
-from fleetcraft.fleet.procfs import Mount, read_mounts, read_text, why
+from fleetcraft.fleet.guard.procfs import Mount, read_mounts, read_text, why
 
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """Source: PROC_PID_INIT_INO in the kernel's include/linux/proc_ns.h."""

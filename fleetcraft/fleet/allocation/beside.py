@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from fleetcraft.fleet.steps import Step, describe_end
+from fleetcraft.fleet.allocation.steps import Step, describe_end
 from fleetcraft.spool import barrier
 
 _MARKER_PATIENCE_S = 30.0

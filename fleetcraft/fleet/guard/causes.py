@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from fleetcraft.fleet.census import Process
+from fleetcraft.fleet.guard.census import Process
 
 _PIDS_SHOWN = 5
 # sshd writes into its command line who is there: `sshd: alice@pts/0`, or `sshd: alice` for a mere

@@ -17,18 +17,18 @@ import msgspec
 
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import FleetError, SchedulerError
-from fleetcraft.fleet.gpu_shares import Holder, share_gpus
-from fleetcraft.fleet.gpus import Gpu, Share, Sighting, Sightings, list_gpus
-from fleetcraft.fleet.jobs_and_nodes import (
+from fleetcraft.fleet.snapshot.gpu_shares import Holder, share_gpus
+from fleetcraft.fleet.snapshot.gpus import Gpu, Share, Sighting, Sightings, list_gpus
+from fleetcraft.fleet.snapshot.jobs_and_nodes import (
     JobView,
     NodeView,
     hosts_of_workers,
     view_jobs,
     view_nodes,
 )
-from fleetcraft.fleet.probe import NodeReport
-from fleetcraft.fleet.probe_step import Allocation, Probed, probe_jobs
-from fleetcraft.fleet.telemetry_tail import Place, Tail, read_tails
+from fleetcraft.fleet.snapshot.probe import NodeReport
+from fleetcraft.fleet.snapshot.probe_step import Allocation, Probed, probe_jobs
+from fleetcraft.fleet.snapshot.telemetry_tail import Place, Tail, read_tails
 from fleetcraft.layout import Scratch
 from fleetcraft.slurm.accounting import Balance, Limits, balance, limits
 from fleetcraft.slurm.nodes import Nodes, node_states

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fleetcraft.fleet.beside import Beside
+from fleetcraft.fleet.allocation.beside import Beside
+from fleetcraft.fleet.allocation.lookout import Lookout
+from fleetcraft.fleet.allocation.node_worker import NodeWorker
+from fleetcraft.fleet.allocation.roster import DRAIN, INTERRUPT, AllocationPlan, Roster
+from fleetcraft.fleet.allocation.signals import Signals
+from fleetcraft.fleet.allocation.steps import Step, srun, step_environment
 from fleetcraft.fleet.judge import SlurmTruth
-from fleetcraft.fleet.lookout import Lookout
-from fleetcraft.fleet.node_worker import NodeWorker
-from fleetcraft.fleet.roster import DRAIN, INTERRUPT, AllocationPlan, Roster
-from fleetcraft.fleet.signals import Signals
-from fleetcraft.fleet.steps import Step, srun, step_environment
 from fleetcraft.layout import Scratch
 from fleetcraft.slurm.polls import Polls
 from fleetcraft.spool.recovery import RecoveryReport

@@ -1,4 +1,4 @@
-"""The program that looks at the GPUs of one node: ``python -m fleetcraft.fleet.probe``.
+"""The program that looks at the GPUs of one node: ``python -m fleetcraft.fleet.snapshot.probe``.
 
 It runs as one task of a job step (`probe_step` starts it) and prints one line of JSON. Nothing is
 started, changed or kept here. Invariant: it ends within its limit also when the driver hangs, and

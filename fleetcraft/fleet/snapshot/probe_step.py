@@ -19,7 +19,7 @@ from typing import IO
 import msgspec
 
 from fleetcraft.errors import FleetError
-from fleetcraft.fleet.probe import SCHEMA, NodeReport
+from fleetcraft.fleet.snapshot.probe import SCHEMA, NodeReport
 from fleetcraft.identity import new_launch_token
 from fleetcraft.slurm import commands, environment
 from fleetcraft.slurm.polls import Polls
@@ -131,7 +131,7 @@ class _Step:
             "srun", f"--jobid={job.job_id}", "--overlap", f"--nodes={count}", f"--ntasks={count}",
             "--ntasks-per-node=1", f"--job-name={self.name}", *gres, "--mem=0", "--time=1",
             "--mpi=none", "--input=none", "--chdir=/", "--wait=0", "--kill-on-bad-exit=0",
-            "--quiet", sys.executable, "-P", "-m", "fleetcraft.fleet.probe",
+            "--quiet", sys.executable, "-P", "-m", "fleetcraft.fleet.snapshot.probe",
         ]  # fmt: skip
 
     @property

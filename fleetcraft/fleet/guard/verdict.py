@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fleetcraft.errors import DataError
-from fleetcraft.fleet.causes import Cause, Kind, count_of, group, worst_first
-from fleetcraft.fleet.ceilings import cgroup_ceilings, thread_ceiling
-from fleetcraft.fleet.census import take_census
-from fleetcraft.fleet.procfs import why
+from fleetcraft.fleet.guard.causes import Cause, Kind, count_of, group, worst_first
+from fleetcraft.fleet.guard.ceilings import cgroup_ceilings, thread_ceiling
+from fleetcraft.fleet.guard.census import take_census
+from fleetcraft.fleet.guard.procfs import why
 
 if TYPE_CHECKING:
     from fleetcraft.config import Config

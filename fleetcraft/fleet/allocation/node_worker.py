@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleetcraft.fleet.lookout import Sight
-from fleetcraft.fleet.steps import Step
+from fleetcraft.fleet.allocation.lookout import Sight
+from fleetcraft.fleet.allocation.steps import Step
 from fleetcraft.spool import leases
 from fleetcraft.spool.tree import SpoolTree
 

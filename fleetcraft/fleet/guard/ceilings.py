@@ -12,7 +12,7 @@ import resource
 import msgspec
 
 from fleetcraft.errors import DataError
-from fleetcraft.fleet.procfs import Mount, read_mounts, read_text
+from fleetcraft.fleet.guard.procfs import Mount, read_mounts, read_text
 
 _NO_LIMIT = "max"
 

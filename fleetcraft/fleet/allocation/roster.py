@@ -1,6 +1,6 @@
 """The workers of an allocation, node by node: which are started, which are over, and why.
 
-Not here: signals, the walltime, and the command beside the workers (`allocation`). Invariants:
+Not here: signals, the walltime, and the command beside the workers (`launcher`). Invariants:
 what Slurm did not say never counts as a node's death, and no second worker is started on a node
 while the first may live.
 """
@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fleetcraft.errors import FleetError, SchedulerError
-from fleetcraft.fleet.lookout import Sight
-from fleetcraft.fleet.node_worker import NodeWorker
-from fleetcraft.fleet.steps import Ending, describe_end, ending, srun, step_environment
+from fleetcraft.fleet.allocation.lookout import Sight
+from fleetcraft.fleet.allocation.node_worker import NodeWorker
+from fleetcraft.fleet.allocation.steps import Ending, describe_end, ending, srun, step_environment
 from fleetcraft.layout import Scratch
 from fleetcraft.slurm import commands
 from fleetcraft.spool.control import read_markers

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from fleetcraft.fleet.demand import Demand, Need
+from fleetcraft.fleet.renewal.demand import Demand, Need
+from fleetcraft.fleet.renewal.submission import Plan, Settled
+from fleetcraft.fleet.renewal.supply import Supply
 from fleetcraft.fleet.shapes import Shape
-from fleetcraft.fleet.submission import Plan, Settled
-from fleetcraft.fleet.supply import Supply
 from fleetcraft.slurm.accounting import Balance
 from fleetcraft.slurm.queue import Jobs
 

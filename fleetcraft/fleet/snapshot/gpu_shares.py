@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from fleetcraft.errors import SchedulerError
-from fleetcraft.fleet.gpus import Share, count_gpus
+from fleetcraft.fleet.snapshot.gpus import Share, count_gpus
 from fleetcraft.slurm.allocated import read_gpus
 from fleetcraft.slurm.nodes import Node
 from fleetcraft.slurm.polls import Polls

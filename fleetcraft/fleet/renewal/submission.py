@@ -21,9 +21,9 @@ from fleetcraft.errors import (
     SubmissionUnknownError,
     TryAgainLaterError,
 )
-from fleetcraft.fleet.intents import Ending, How, Intent, Intents
+from fleetcraft.fleet.renewal.intents import Ending, How, Intent, Intents
+from fleetcraft.fleet.renewal.supply import with_nonce
 from fleetcraft.fleet.shapes import Mark, Shape, renewal_name
-from fleetcraft.fleet.supply import with_nonce
 from fleetcraft.identity import new_launch_token
 from fleetcraft.locks import Held
 from fleetcraft.slurm.queue import Job, Jobs

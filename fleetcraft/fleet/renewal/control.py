@@ -13,12 +13,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleetcraft.errors import DataError, SchedulerError
-from fleetcraft.fleet.demand import Demand, Need, need_of
-from fleetcraft.fleet.intents import Entry, Intent, Intents
-from fleetcraft.fleet.renewal import Decision, LaneReport, Outside, PassReport, Rules, Trouble
+from fleetcraft.fleet.renewal.decision import (
+    Decision,
+    LaneReport,
+    Outside,
+    PassReport,
+    Rules,
+    Trouble,
+)
+from fleetcraft.fleet.renewal.demand import Demand, Need, need_of
+from fleetcraft.fleet.renewal.intents import Entry, Intent, Intents
+from fleetcraft.fleet.renewal.submission import Made, Outcome, Settled, Submission, plan_for, settle
+from fleetcraft.fleet.renewal.supply import Supply, committed_h, fleets_of, hours_of
 from fleetcraft.fleet.shapes import Shape
-from fleetcraft.fleet.submission import Made, Outcome, Settled, Submission, plan_for, settle
-from fleetcraft.fleet.supply import Supply, committed_h, fleets_of, hours_of
 from fleetcraft.locks import Held, LockUnknownError
 from fleetcraft.slurm.queue import Jobs
 

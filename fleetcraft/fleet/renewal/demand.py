@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import msgspec
 
 from fleetcraft.errors import DataError
+from fleetcraft.fleet.renewal.supply import Supply
 from fleetcraft.fleet.shapes import Shape
-from fleetcraft.fleet.supply import Supply
 from fleetcraft.layout import LANES, Lane
 from fleetcraft.spool.grid import LastLane
 from fleetcraft.spool.record import parse
