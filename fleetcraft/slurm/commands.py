@@ -35,8 +35,9 @@ _SUBMIT_TIMEOUT_S = 60.0
 _SAID_ERROR = re.compile(rb"\b(?:error|fatal)\b|unable to contact", re.IGNORECASE)
 # After these the request may have reached the controller, whatever became of its answer.
 _LOST_ON_THE_WAY = re.compile(
-    r"timed out|unable to contact|zero bytes|connection|communication|message (?:send|receive)"
-    r"|(?:unexpected|insane) message|protocol|unspecified|interrupted",
+    r"timed out|unable to contact|zero bytes|connect|communication|message (?:send|receive)"
+    r"|(?:unexpected|insane) message|protocol|unspecified|interrupted|broken pipe|reset by peer"
+    r"|temporarily|header length|transmitted|unreachable|no route",
     re.IGNORECASE,
 )
 _SUBMITTED = re.compile(r"(\d+)(?:;([\w.-]+))?", re.ASCII)

@@ -37,6 +37,8 @@ class Ended:
         stderr: What it said beside.
         timed_out: It did not end in time and was stopped.
         too_much: It printed more than `MAX_BYTES` and was stopped.
+        lost: Why its output or its end could not be followed, in the system's words; it was
+            stopped.
     """
 
     exit_code: int | None
@@ -44,11 +46,12 @@ class Ended:
     stderr: bytes
     timed_out: bool = False
     too_much: bool = False
+    lost: str = ""
 
     @property
     def said(self) -> str:
         """The first line of its errors, printable."""
-        return first_line(self.stderr)
+        return self.lost or first_line(self.stderr)
 
 
 def first_line(data: bytes) -> str:
@@ -68,55 +71,69 @@ def run_program(argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -
         timeout_s: Seconds until it is stopped: TERM, two seconds, KILL.
 
     Raises:
-        OSError: It could not be started.
+        OSError: It was not started. Once it was, nothing of the system's is raised.
     """
-    child = subprocess.Popen(
-        argv,
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        process_group=0,
-    )
-    return _Run(child).to_the_end(timeout_s)
+    # Before the program: without a descriptor for it, one that runs could not be followed.
+    selector = selectors.DefaultSelector()
+    try:
+        child = subprocess.Popen(
+            argv,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            process_group=0,
+        )
+    except BaseException:
+        selector.close()
+        raise
+    return _Run(child, selector).to_the_end(timeout_s)
 
 
 class _Run:
     """One child, its two pipes, and what came through them."""
 
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], selector: selectors.BaseSelector) -> None:
         assert child.stdout is not None
         assert child.stderr is not None
         self._child = child
         self._pipes = (child.stdout, child.stderr)
         self._output = {pipe.fileno(): bytearray() for pipe in self._pipes}
-        self._selector = selectors.DefaultSelector()
-        for pipe in self._pipes:
-            os.set_blocking(pipe.fileno(), False)
-            self._selector.register(pipe.fileno(), selectors.EVENT_READ)
+        self._selector = selector
 
     def to_the_end(self, timeout_s: float) -> Ended:
         deadline = time.monotonic() + timeout_s
         timed_out = False
+        lost = ""
         try:
+            self._open()
             timed_out = not self._wait(deadline)
+        except OSError as error:
+            lost = f"it could not be followed to its end: {error.strerror or error}"
         finally:
             # Also when a signal handler of the caller raised: nothing is left behind.
             code = self._stop() if self._is_running() else self._reap()
-            self._drain()
+            with contextlib.suppress(OSError):
+                self._drain()
             self._selector.close()
             for pipe in self._pipes:
                 pipe.close()
         stdout, stderr = (bytes(data) for data in self._output.values())
         too_much = self._too_much()
         return Ended(
-            exit_code=code,
+            exit_code=None if lost else code,
             stdout=stdout,
             stderr=stderr,
             timed_out=timed_out and not too_much,
             too_much=too_much,
+            lost=lost,
         )
+
+    def _open(self) -> None:
+        for pipe in self._pipes:
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe.fileno(), selectors.EVENT_READ)
 
     def _wait(self, deadline: float) -> bool:
         """Reads until the program has ended or printed too much; False when time is up."""
@@ -187,7 +204,7 @@ class _Run:
     def _signal_group(self, number: signal.Signals) -> None:
         # Until it has been waited for, this number can be no other group's.
         if self._look() is not None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, number)
 
     def _reap(self) -> int | None:

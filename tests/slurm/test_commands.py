@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import selectors
 import signal
 import subprocess
 import time
@@ -258,6 +260,9 @@ def test_a_refused_submission_says_that_no_job_exists(fakes: FakePrograms) -> No
         "operation' >&2; exit 1",
         "echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller "
         "(connect failure)' >&2; exit 1",
+        "echo 'sbatch: error: Batch job submission failed: Transport endpoint is not connected' "
+        ">&2; exit 1",
+        "echo 'sbatch: error: Batch job submission failed: Broken pipe' >&2; exit 1",
         "exit 1",
         "exit 0",
         "echo 'Submitted batch job 5'",
@@ -277,6 +282,37 @@ def test_a_submission_without_a_plain_answer_may_have_made_a_job(
 
     assert "--name=fleet-x7" in caught.value.hint
     assert len(fakes.calls("sbatch")) == 1
+
+
+def test_an_sbatch_that_could_not_be_followed_may_have_made_a_job(
+    fakes: FakePrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.write("sbatch", "echo 5; sleep 600")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")  # too many watches, epoll_ctl(2)
+
+    monkeypatch.setattr(selectors.EpollSelector, "register", fail)
+
+    with pytest.raises(SubmissionUnknownError, match="could not be followed"):
+        commands.submit([], "x.sh")
+    with pytest.raises(SlurmFailedError, match="exit code was lost"):
+        commands.run(["sbatch"])
+
+
+def test_without_a_descriptor_to_follow_it_sbatch_is_not_started(
+    fakes: FakePrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.write("sbatch", "echo 5")
+
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(selectors, "DefaultSelector", fail)
+
+    with pytest.raises(SlurmMissingError, match="Too many open files"):
+        commands.submit([], "x.sh")
+    assert fakes.calls("sbatch") == []
 
 
 def test_without_sbatch_no_job_exists(monkeypatch: pytest.MonkeyPatch) -> None:
