@@ -146,10 +146,17 @@ def this_host() -> HostId:
 def process_id(pid: int) -> ProcessId | None:
     """The identity of a living process; None when there is none (a zombie counts as none).
 
+    Raises:
+        OSError: It could not be looked at, which does not mean that there is none.
+
     Source: proc_pid_stat(5). The command name may hold spaces and parentheses, so fields are
     counted after the last closing one.
     """
-    stat = _read_text(f"/proc/{pid}/stat")
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            stat = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
     fields = stat.rpartition(")")[2].split()
     if len(fields) < 20 or fields[0] in ("Z", "X"):
         return None
@@ -157,8 +164,35 @@ def process_id(pid: int) -> ProcessId | None:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Whether this very process lives: same pid and same start time."""
+    """Whether this very process lives: same pid and same start time.
+
+    Raises:
+        OSError: It could not be looked at.
+    """
     return process_id(process.pid) == process
+
+
+def lives_at(place: HostId, process: ProcessId, here: HostId) -> bool | None:
+    """Whether a process lives, if this machine can tell; None when it cannot.
+
+    Pids mean something only in their own boot and pid namespace: another boot of the same host
+    means that the process is gone, another namespace or host means that nothing is known.
+
+    Args:
+        place: Where it began.
+        process: The process.
+        here: This machine.
+    """
+    if place.host != here.host or not place.boot_id or not here.boot_id:
+        return None
+    if place.boot_id != here.boot_id:
+        return False
+    if not here.pid_namespace or place.pid_namespace != here.pid_namespace:
+        return None
+    try:
+        return is_alive(process)
+    except OSError:  # out of descriptors or memory
+        return None
 
 
 def new_launch_token() -> str:

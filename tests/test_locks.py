@@ -475,6 +475,23 @@ def test_an_owner_that_cannot_reread_decides_nothing(folder: Path, code: int) ->
     held.check()
 
 
+def test_a_lock_that_was_taken_and_could_not_be_reread_is_given_up_again(folder: Path) -> None:
+    fs = FileSystem()
+    lock = a_lock(folder, fs=fs)
+    real, looks = fs.listdir, iter([True, False])
+
+    def fail(path: str) -> list[str]:
+        if next(looks):
+            return real(path)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with mock.patch.object(fs, "listdir", fail), pytest.raises(LockUnknownError):
+        lock.acquire()
+
+    # By the very process, which lives: nobody has to wait for its end.
+    assert lock.acquire().generation == 2
+
+
 def test_an_owner_whose_folder_was_made_anew_is_not_the_owner_of_the_new_one(folder: Path) -> None:
     held = a_lock(folder).acquire()
     for file in folder.iterdir():

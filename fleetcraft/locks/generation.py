@@ -181,7 +181,10 @@ class GenerationLock:
 
     def _take(self, generation: int, after: str) -> Held:
         here = this_host()
-        me = process_id(os.getpid())
+        try:
+            me = process_id(os.getpid())
+        except OSError as error:  # a record that names no process would count as a dead one's
+            raise self.unknown(error, "it was not taken") from error
         holder = Holder(
             schema="fleetcraft.lock/1",
             generation=generation,
@@ -205,7 +208,11 @@ class GenerationLock:
         if not taken:
             raise self._held(self._look(), "it was quicker")
         held = Held(self, holder, data)
-        held.check()
+        try:
+            held.check()
+        except TryAgainLaterError:
+            held.release()  # else this very process, which lives, would keep itself out
+            raise
         with contextlib.suppress(OSError):
             held.beat()
         self._forget_old(generation)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fleetcraft.identity import NO_JOB, HostId, JobRun, ProcessId, is_alive, this_host
+from fleetcraft.identity import NO_JOB, HostId, JobRun, ProcessId, lives_at, this_host
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -59,19 +59,9 @@ _decode = msgspec.json.Decoder(Holder).decode
 
 
 def lives_here(holder: Holder, here: HostId | None = None) -> bool | None:
-    """Whether a holder's process lives, if this machine can tell; None when it cannot.
-
-    Another boot of the same host means that it is gone; of another host or pid namespace nothing
-    is known.
-    """
-    here = here or this_host()
-    if holder.host != here.host or not holder.boot_id or not here.boot_id:
-        return None
-    if holder.boot_id != here.boot_id:
-        return False
-    if not here.pid_namespace or holder.pid_namespace != here.pid_namespace:
-        return None
-    return is_alive(ProcessId(holder.pid, holder.start_ticks))
+    """Whether a holder's process lives, if this machine can tell; None when it cannot."""
+    place = HostId(holder.host, holder.boot_id, holder.pid_namespace)
+    return lives_at(place, ProcessId(holder.pid, holder.start_ticks), here or this_host())
 
 
 def read_holder(content: bytes) -> Holder | None:

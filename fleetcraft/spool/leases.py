@@ -19,7 +19,7 @@ from fleetcraft.identity import (
     HostId,
     JobRun,
     ProcessId,
-    is_alive,
+    lives_at,
     new_launch_token,
     process_id,
     this_host,
@@ -140,18 +140,8 @@ def read_all(tree: SpoolTree) -> list[Lease]:
 
 
 def lives_here(lease: Lease, here: HostId) -> bool | None:
-    """Whether the lease's process lives, if this machine can tell; None when it cannot.
-
-    Pids mean something only in their own boot and pid namespace: another boot of the same host
-    means that the process is gone, another namespace or host means that nothing is known.
-    """
-    if lease.host != here.host or not lease.boot_id or not here.boot_id:
-        return None
-    if lease.boot_id != here.boot_id:
-        return False
-    if not here.pid_namespace or lease.pid_namespace != here.pid_namespace:
-        return None
-    return is_alive(lease.process)
+    """Whether the lease's process lives, if this machine can tell; None when it cannot."""
+    return lives_at(HostId(lease.host, lease.boot_id, lease.pid_namespace), lease.process, here)
 
 
 class Journal:

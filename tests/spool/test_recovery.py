@@ -69,6 +69,20 @@ def nobody() -> ProcessId:
 # -- the judge of this machine
 
 
+def test_a_machine_that_cannot_look_at_a_process_does_not_call_it_gone() -> None:
+    looked = """
+import os, resource
+from fleetcraft.identity import lives_at, process_id, this_host
+me, here = process_id(os.getpid()), this_host()
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+print(lives_at(here, me, here))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", looked], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "None\n"
+
+
 def test_a_process_that_lives_is_alive() -> None:
     lease = lease_of(me())
     assert ask_this_machine(HERE)(owner_of(lease), lease).liveness is Liveness.ALIVE
