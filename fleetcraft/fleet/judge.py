@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime
 from enum import StrEnum
 from typing import TypeVar
 
-from fleetcraft.clock import age_on_mount_s, parse_timestamp
+from fleetcraft.clock import age_on_mount_s
 from fleetcraft.errors import SchedulerError
 from fleetcraft.identity import Owner, new_record_id
 from fleetcraft.slurm import commands
@@ -28,27 +27,8 @@ from fleetcraft.spool.tree import SpoolTree
 
 SILENT_INTERVALS = 3
 _DOUBT_INTERVALS = 1.5
-_CLOCK_SLACK_S = 300.0
 _PASS_S = 55.0
 _LONGEST_QUERY_S = 15.0
-
-# Source: squeue(1), "JOB STATE CODES". A job in one of the first will never run a task again under
-# this run; of the second nobody can say what its processes do just now.
-_OVER = (
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "LAUNCH_FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "RECONFIG_FAIL",
-    "REVOKED",
-    "TIMEOUT",
-)
-_WAITS_AGAIN = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 
 Answer = TypeVar("Answer", Jobs, Steps, Nodes)
 
@@ -190,9 +170,9 @@ def _by_job(owner: Owner, lease: Lease | None, silence: Silence, truth: SlurmTru
     job = jobs.jobs.get(owner.job)
     if job is None:
         return _gone(f"Slurm knows no job {owner.job} of this user any more")
-    if job.state in _OVER:
+    if job.is_over:
         return _gone(f"job {owner.job} is over ({job.state})")
-    if job.state in _WAITS_AGAIN:
+    if job.waits:
         return _gone(f"job {owner.job} waits to run again ({job.state})")
     if lease is None:
         return _unknown(f"job {owner.job} is {job.state}, and the owner's lease is missing")
@@ -211,19 +191,12 @@ def _other_run(job: Job, lease: Lease) -> str:
     """Why the job's present run is not the lease's, in words; empty when it may be."""
     if job.restarts is not None and lease.restarts is not None and job.restarts > lease.restarts:
         return f"job {job.job_id} was requeued and runs again (restart {job.restarts})"
-    if job.started_at is None:
+    # Both of the controller. Without the lease's there is nothing to compare with: its other times
+    # are by the clock of its node.
+    if job.started_at is None or lease.job_start_s is None:
         return ""
-    if lease.job_start_s is not None:
-        later = job.started_at.timestamp() >= lease.job_start_s + 1
-    else:
-        # The lease's time is its node's, the job's the controller's.
-        began = parse_timestamp(lease.started_at)
-        later = began is not None and _later(job.started_at, began, _CLOCK_SLACK_S)
+    later = job.started_at.timestamp() >= lease.job_start_s + 1
     return f"job {job.job_id} has begun anew since this owner's" if later else ""
-
-
-def _later(one: datetime, other: datetime, slack_s: float) -> bool:
-    return (one - other).total_seconds() > slack_s
 
 
 def _by_node(job: Job, lease: Lease, truth: SlurmTruth) -> Verdict:
@@ -231,13 +204,18 @@ def _by_node(job: Job, lease: Lease, truth: SlurmTruth) -> Verdict:
         step = f"{job.job_id}.{lease.step}"
         if step not in truth.steps().steps:
             return _gone(f"its lease is silent and Slurm lists no step {step}")
+    node = truth.nodes().nodes.get(lease.host)
+    if node is None:
+        # A host whose own name is not its name in Slurm is in no job's list either.
+        why = f"its lease is silent, but job {job.job_id} runs and Slurm lists no node {lease.host}"
+        return _unknown(why)
     if lease.host not in commands.hostnames(job.node_list):
         return _gone(f"its lease is silent and {lease.host} is no longer in job {job.job_id}")
-    node = truth.nodes().nodes.get(lease.host)
-    if node is not None and node.is_down:
+    if node.is_down:
         return _gone(f"its lease is silent and node {lease.host} is down")
-    state = node.state if node is not None else "not listed"
-    return _unknown(f"its lease is silent, but job {job.job_id} runs and {lease.host} is {state}")
+    return _unknown(
+        f"its lease is silent, but job {job.job_id} runs and {lease.host} is {node.state}"
+    )
 
 
 def _alive(reason: str) -> Verdict:

@@ -65,6 +65,17 @@ _STEPS = LongTable(
 )
 _CLUSTER_AGE_S = 3600.0
 _T = TypeVar("_T")
+# Source of both: squeue(1), "JOB STATE CODES". What is in neither (RUNNING, COMPLETING, SUSPENDED,
+# CONFIGURING, a word of a later version) says that the job may have processes.
+OVER_STATES = frozenset(
+    {
+        "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
+        "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
+    }
+)  # fmt: skip
+"""A job in one of these will never run anything again under this run."""
+WAITING_STATES = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+"""A job in one of these has not begun, or is to begin again."""
 _ELEMENTS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 
@@ -114,6 +125,21 @@ class Job:
     tres_per_node: str | None
     display_id: str
     elements: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this run of it has ended and left its nodes."""
+        return self.state in OVER_STATES
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it takes no new work any more: over, or being cleaned up on its nodes."""
+        return self.state in OVER_STATES or self.state == "COMPLETING"
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not begun, or is to begin again."""
+        return self.state in WAITING_STATES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

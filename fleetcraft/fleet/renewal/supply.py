@@ -12,16 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fleetcraft.fleet.shapes import Mark, Shape, read_mark, read_renewal_name
-from fleetcraft.slurm.queue import Job, Jobs
+from fleetcraft.slurm.queue import WAITING_STATES, Job, Jobs
 
-# Source: squeue(1), "JOB STATE CODES". A job in one of these takes no task any more.
-_OVER = frozenset(
-    {
-        "BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "FAILED", "LAUNCH_FAILED",
-        "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
-    }
-)  # fmt: skip
-_WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 _GPUS = re.compile(r"\bgpu(?:[:/][A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*)?[:=](\d+)")
 
 
@@ -48,7 +40,7 @@ class Supply:
     @property
     def waits(self) -> bool:
         """Whether it has not begun."""
-        return self.state in _WAITS
+        return self.state in WAITING_STATES
 
     def is_of(self, shape: Shape) -> bool:
         """Whether it is of exactly this shape, or was submitted as such a one."""
@@ -67,9 +59,9 @@ def fleets_of(jobs: Jobs, root: str) -> list[Supply]:
     found = []
     for job in jobs.jobs.values():
         mark = _mark_of(job)
-        if mark is None or mark.root != root or job.state in _OVER:
+        if mark is None or mark.root != root or job.is_ending:
             continue
-        left_s = job.time_limit_s if job.state in _WAITS else job.time_left_s
+        left_s = job.time_limit_s if job.waits else job.time_left_s
         found.append(
             Supply(
                 job_id=job.job_id,
@@ -120,7 +112,7 @@ def committed_h(jobs: Iterable[Job], account: str, tres: str, *, waiting: bool) 
     total_h = 0.0
     for job in jobs:
         elsewhere = account and job.account and job.account != account
-        if job.state in _OVER or elsewhere or (job.state in _WAITS) is not waiting:
+        if job.is_ending or elsewhere or job.waits is not waiting:
             continue
         left_s = job.time_limit_s if waiting else job.time_left_s
         units = _units(job, tres)

@@ -20,15 +20,6 @@ from fleetcraft.slurm.queue import Job, Jobs
 from fleetcraft.spool import leases
 from fleetcraft.spool.tree import SpoolTree
 
-# Source: squeue(1), "JOB STATE CODES". A job in one of the first has ended and left its nodes.
-_ENDED = frozenset(
-    {
-        "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
-        "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
-    }
-)  # fmt: skip
-_WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
-
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """A job that has not ended.
@@ -46,7 +37,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waits(self) -> bool:
         """Whether it has not begun."""
-        return self.job.state in _WAITS
+        return self.job.waits
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +69,10 @@ def view_jobs(jobs: Jobs, root: str) -> tuple[list[JobView], str]:
     """
     mine = root_mark(root)
     present = sorted(
-        (job for job in jobs.jobs.values() if job.state not in _ENDED),
+        (job for job in jobs.jobs.values() if not job.is_over),
         key=lambda job: int(job.job_id),
     )
-    placed = [job for job in present if job.node_list and job.state not in _WAITS]
+    placed = [job for job in present if job.node_list and not job.waits]
     names, reason = _expand(placed)
     views = []
     for job in present:
