@@ -118,6 +118,11 @@ class SlurmTruth:
         self._deadline = time.monotonic() + _PASS_S
         self._answers: dict[str, Jobs | Steps | Nodes | SchedulerError] = {}
 
+    @property
+    def was_asked(self) -> bool:
+        """Whether anything was asked already: nothing may be concluded of claims seen later."""
+        return bool(self._answers)
+
     def jobs(self) -> Jobs:
         """This user's jobs; SchedulerError when Slurm did not say."""
         return self._once("jobs", my_jobs)

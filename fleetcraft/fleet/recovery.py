@@ -1,12 +1,13 @@
 """Recovery by a fleet's own launcher: it lives as long as the job, so it sees leases fall silent.
 
 A pass costs one listing of each ``running/`` and a read of each lease there; Slurm is asked only
-when a lease is in doubt. Invariant: what is not known is left alone, and a pass that failed is
-said once and tried again.
+when a lease is in doubt. Invariant: what is not known is left alone, and why is said once and not
+at every pass; what was said and has passed is forgotten.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from fleetcraft.errors import FleetError
@@ -14,6 +15,8 @@ from fleetcraft.fleet.judge import LeaseWatch, SlurmTruth, ask_slurm
 from fleetcraft.slurm.polls import Polls
 from fleetcraft.spool.recovery import RecoveryReport, StopSurvivors, recover
 from fleetcraft.spool.tree import SpoolTree, describe_problem
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 class FleetRecovery:
@@ -40,6 +43,7 @@ class FleetRecovery:
         self._note = note
         self._listen = LeaseWatch()
         self._said: set[str] = set()
+        self._stays: set[str] = set()
 
     def run(self, truth: SlurmTruth | None = None) -> RecoveryReport:
         """One pass over every spool.
@@ -52,7 +56,11 @@ class FleetRecovery:
         """
         total = RecoveryReport()
         truth = truth or SlurmTruth(self._polls)
+        self._stays = set()
         for tree in self._trees:
+            if truth.was_asked:
+                # An answer about one spool is older than the look at the claims of the next.
+                truth = SlurmTruth(self._polls)
             try:
                 report = recover(
                     tree, ask_slurm(truth, self._listen), stop_survivors=self._stop_survivors
@@ -60,7 +68,7 @@ class FleetRecovery:
             except FileNotFoundError:
                 continue
             except (OSError, FleetError) as error:
-                self._say_once(f"the recovery pass failed: {describe_problem(error)}")
+                self._say_once("the recovery pass failed", describe_problem(error))
                 continue
             self._tell(report)
             total.recovered += report.recovered
@@ -69,6 +77,7 @@ class FleetRecovery:
             total.alive += report.alive
             total.unanswered += report.unanswered
             total.items += report.items
+        self._said = self._stays
         return total
 
     def _tell(self, report: RecoveryReport) -> None:
@@ -76,9 +85,11 @@ class FleetRecovery:
             if item.to:
                 self._note(f"{item.action} {item.task!r} to {item.to}: {item.reason}")
             else:
-                self._say_once(f"{item.task!r} stays with {item.owner}: {item.reason}")
+                self._say_once(f"{item.task!r} stays with {item.owner}", item.reason)
 
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._note(text)
+    def _say_once(self, what: str, reason: str) -> None:
+        """Says what was not so at the last pass; an age in the reason makes it no news."""
+        kind = f"{what}: {_NUMBER.sub('#', reason)}"
+        if kind not in self._said and kind not in self._stays:
+            self._note(f"{what}: {reason}")
+        self._stays.add(kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,14 @@ class Slurm:
     def __init__(self) -> None:
         self.asked = 0
         self.fault: SchedulerError | None = None
+        self.then: Callable[[], None] = lambda: None
 
     def my_jobs(self, polls: Polls, **how: object) -> Jobs:
         assert how["fresh"] is True
         self.asked += 1
         if self.fault:
             raise self.fault
+        self.then()
         return Jobs(cluster="big", age_s=0.0, jobs={})
 
 
@@ -95,10 +98,35 @@ def test_an_unanswered_question_leaves_the_claim_and_is_said_once(
 
     recovery.run()
     time.sleep(3.2 * INTERVAL_S)
-    for _ in range(3):
+    for age_s in range(3):
+        slurm.fault = SchedulerError(f"squeue did not answer ({age_s} s ago)")
         report = recovery.run()
         assert (report.unknown, report.unanswered, report.recovered) == (1, 1, 0)
 
     assert [text for text in said if "squeue did not answer" in text] == said
     assert len(said) == 1
     assert spool.counts()["running"] == 1
+
+
+def test_a_claim_that_appears_after_slurm_answered_about_another_spool_is_asked_about_anew(
+    tmp_path: Path, slurm: Slurm
+) -> None:
+    first = Spool.create(str(tmp_path / "taskq"))
+    second = Spool.create(str(tmp_path / "taskq_gpu"))
+    hold(first, "a")
+    recovery = FleetRecovery(
+        [first.tree, second.tree], Polls(), stop_survivors=None, note=lambda text: None
+    )
+    recovery.run()
+    time.sleep(1.6 * INTERVAL_S)
+
+    def a_worker_without_a_lease_claims() -> None:
+        slurm.fault = SchedulerError("squeue did not answer")
+        lease = hold(second, "b")
+        os.unlink(second.tree.paths.lease(lease.name))
+
+    slurm.then = a_worker_without_a_lease_claims
+    report = recovery.run()
+
+    assert (report.recovered, report.unknown) == (1, 1)
+    assert second.counts()["running"] == 1
