@@ -1,7 +1,8 @@
 """How many GPUs a job has on each of its nodes, as scontrol tells.
 
 Not here: GPUs that a job asked for; on a node that it has whole it may have more. Invariant: a
-node that the answer does not name has no entry, and is never said to have none.
+node that the answer does not name, or not so that it can be read, has no entry, and is never said
+to have none.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import re
 
 from fleetcraft.errors import NoAnswerError
 from fleetcraft.slurm import commands
+from fleetcraft.slurm.nodes import gpus_in, parse_gres
 
 _ON_NODES = re.compile(r"^\s*Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", re.MULTILINE)
-_GPUS = re.compile(r"(?:^|,)gpu(?::[\w.-]*[A-Za-z][\w.-]*)?:(\d+)")
 
 
 def gpus_by_node(job_id: str) -> dict[str, int]:
@@ -34,7 +35,7 @@ def read_gpus(job_id: str, text: str) -> dict[str, int]:
         raise NoAnswerError("scontrol", f"what it printed is not about job {job_id}")
     found = {}
     for node_list, gres in _ON_NODES.findall(text):
-        count = sum(int(number) for number in _GPUS.findall(gres))
-        for node in commands.hostnames(node_list):
-            found[node] = count
+        count = gpus_in(parse_gres(gres))
+        if count is not None:
+            found.update(dict.fromkeys(commands.hostnames(node_list), count))
     return found

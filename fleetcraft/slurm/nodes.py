@@ -80,12 +80,12 @@ class Node:
     @property
     def gpus(self) -> int | None:
         """How many GPUs of any type it has; None when not told."""
-        return _gpus(self.gres)
+        return gpus_in(self.gres)
 
     @property
     def gpus_used(self) -> int | None:
         """How many of its GPUs are allocated; None when not told."""
-        return _gpus(self.gres_used)
+        return gpus_in(self.gres_used)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +160,13 @@ def parse_gres(text: str) -> dict[str, int] | None:
     return counts
 
 
+def gpus_in(counts: dict[str, int] | None) -> int | None:
+    """GPUs of any type among counted resources; None where these are not known."""
+    if counts is None:
+        return None
+    return sum(count for name, count in counts.items() if name.partition(":")[0] == "gpu")
+
+
 def _node(name: str, rows: list[Row]) -> Node:
     """One node from its rows, one for each of its partitions."""
     if not name:
@@ -178,9 +185,3 @@ def _node(name: str, rows: list[Row]) -> Node:
         gres_used=parse_gres(row["GresUsed"]),
         reason=text_or_none(row["Reason"]),
     )
-
-
-def _gpus(counts: dict[str, int] | None) -> int | None:
-    if counts is None:
-        return None
-    return sum(count for name, count in counts.items() if name.partition(":")[0] == "gpu")

@@ -327,6 +327,28 @@ def test_gpu_hours_are_counted_by_what_jobs_ask_for(site: Site) -> None:
     assert site.controller(lane, gpus_per_node=1, **rules).decides() == ["submitted"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "hours"), [("gres:gpu", 2), ("gres:gpu:a100:1,gres:gpu:v100:2", 6), (None, 0)]
+)
+def test_every_gpu_that_a_waiting_job_asks_for_is_promised(
+    site: Site, asked: str | None, hours: int
+) -> None:
+    site.left = replace(KNOWN, tres="gres/gpu", left_h=9.0 + hours)
+    site.queue["7"] = a_job("7", nodes=2, tres_per_node=asked)
+    rules = {"tres": "gres/gpu", "by_hand": True, "gpus_per_node": 1}
+    lane = parse_shape("2x01:00:00")
+    assert site.controller(lane, headroom_h=7.1, **rules).decides() == ["balance"]
+    assert site.controller(lane, headroom_h=7.0, **rules).decides() == ["submitted"]
+
+
+def test_a_fleet_of_which_nobody_knows_how_many_nodes_it_has_may_take_everything(
+    site: Site,
+) -> None:
+    site.tasks = pending(plain=1000)
+    site.queue["7"] = a_job("7", nodes=None, comment=f"fleetcraft root={ROOT}", state="RUNNING")
+    assert site.controller(EIGHT).decides(2) == ["not needed"]
+
+
 def test_a_refusal_of_slurm_is_said_and_leaves_nothing_open(site: Site) -> None:
     site.fails["submit"] = SlurmFailedError("sbatch", 1, "error: Invalid account")
     renewer = site.controller(EIGHT)

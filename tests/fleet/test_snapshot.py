@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from fleetcraft.fleet.shapes import Mark, root_mark
-from fleetcraft.fleet.snapshot import probe_step
+from fleetcraft.fleet.snapshot.whole import probe_step
 from fleetcraft.fleet.snapshot.gpus import (
     Gpu,
     GpuState,
@@ -614,6 +614,16 @@ def test_a_job_whose_gpus_nobody_can_count_is_named_and_not_said_to_have_none(
     assert [one.count for one in shot.shares] == [None]
     assert not shot.answered
     assert "scontrol" in shot.gpus.reason
+
+
+def test_what_a_job_asked_for_is_not_believed_where_its_node_says_otherwise(
+    slurm: QuietSlurm, root: Path
+) -> None:
+    slurm.jobs({"JobID": "7", "NodeList": "n1", "tres-per-node": "gres:gpu:1"})
+    shot = take_snapshot(wanted(root))  # two are in use there; scontrol says nothing about job 7
+    assert [(one.count, one.reason) for one in shot.shares] == [
+        (None, "more or less is in use there than was asked for")
+    ]
 
 
 def test_a_site_that_counts_no_gpus_shows_those_of_telemetry(

@@ -7,14 +7,13 @@ give is None.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fleetcraft.fleet.snapshot.gpus import count_gpus
 from fleetcraft.fleet.shapes import Mark, Shape, read_mark, read_renewal_name
 from fleetcraft.slurm.queue import WAITING_STATES, Job, Jobs
 
-_GPUS = re.compile(r"\bgpu(?:[:/][A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*)?[:=](\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,7 @@ class Supply:
         job_id: Slurm's job id.
         lane: The lane whose renewal it is; empty of one that a person launched.
         state: Slurm's word for its state.
-        nodes: How many it has or will have.
+        nodes: How many it has or will have; 1 when that is not known, and then without an end.
         limit_s: Its walltime; None when that is not known or unlimited.
         left_s: What is left of it; of one that waits, all. None as above.
     """
@@ -62,6 +61,8 @@ def fleets_of(jobs: Jobs, root: str) -> list[Supply]:
         if mark is None or mark.root != root or job.is_ending:
             continue
         left_s = job.time_limit_s if job.waits else job.time_left_s
+        if job.nodes is None:
+            left_s = None  # of how many nodes nobody knows: it may take everything
         found.append(
             Supply(
                 job_id=job.job_id,
@@ -127,5 +128,4 @@ def _units(job: Job, tres: str) -> int | None:
         return job.nodes
     if tres != "gres/gpu" or job.nodes is None:
         return None
-    found = _GPUS.search(job.tres_per_node or "")
-    return job.nodes * int(found[1]) if found else 0
+    return job.nodes * (count_gpus(job.tres_per_node or "") or 0)

@@ -1,7 +1,7 @@
 """How many GPUs Slurm gave to each running job on each of its nodes.
 
 Not here: what they do. Invariant: a count is what Slurm says of what is allocated, or None with a
-reason; what a job asked for stands for it only while the node's own count agrees.
+reason; what a job asked for stands for it only while no count of its node says otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fleetcraft.slurm.polls import Polls
 _MOST_ASKED = 8
 
 
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
     """A job that has nodes, and what it asked for on each, as squeue prints it."""
 
     job_id: str
@@ -28,7 +28,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def share_gpus(
-    holders: Sequence[Holder], nodes: Mapping[str, Node] | None, polls: Polls
+    jobs: Sequence[Placed], nodes: Mapping[str, Node] | None, polls: Polls
 ) -> tuple[list[Share], list[str]]:
     """What each job has on each node.
 
@@ -36,31 +36,33 @@ def share_gpus(
     GPUs for the whole job, nodes that are had whole or shared), for at most eight jobs.
 
     Args:
-        holders: This user's jobs that have nodes.
+        jobs: This user's jobs that have nodes.
         nodes: The nodes by name; None when Slurm did not say.
         polls: How Slurm is asked.
 
     Returns:
         The shares, and why Slurm did not answer about a job.
     """
-    asked = {holder.job_id: count_gpus(holder.tres_per_node) for holder in holders}
-    doubtful = [] if nodes is None else _doubtful(holders, asked, nodes)
+    asked = {job.job_id: count_gpus(job.tres_per_node) for job in jobs}
+    doubtful = [] if nodes is None else _doubtful(jobs, asked, nodes)
     exact, failures = _ask(doubtful[:_MOST_ASKED], polls)
     shares = []
-    for holder in holders:
-        for name in holder.nodes:
-            count, reason = asked[holder.job_id], "squeue does not say how many GPUs the job has"
+    for job in jobs:
+        for name in job.nodes:
+            count, reason = asked[job.job_id], "squeue does not say how many GPUs the job has"
             node = nodes.get(name) if nodes is not None else None
-            if holder.job_id in exact:
-                count = exact[holder.job_id].get(name)
+            if job.job_id in exact:
+                count = exact[job.job_id].get(name)
                 reason = f"scontrol does not say what the job has on {name}"
-            elif count is None and node is not None and node.gpus == 0:
+            elif node is not None and node.gpus == 0 and count is None:
                 reason = f"Slurm counts no GPUs on {name}"
-            elif count is None and node is not None and holder.job_id not in doubtful:
+            elif job.job_id in doubtful:
+                count, reason = None, "more or less is in use there than was asked for"
+            elif count is None and node is not None:
                 count = 0
             shares.append(
                 Share(
-                    job_id=holder.job_id,
+                    job_id=job.job_id,
                     node=name,
                     count=count,
                     reason=reason if count is None else "",
@@ -70,17 +72,17 @@ def share_gpus(
 
 
 def _doubtful(
-    holders: Sequence[Holder], asked: Mapping[str, int | None], nodes: Mapping[str, Node]
+    jobs: Sequence[Placed], asked: Mapping[str, int | None], nodes: Mapping[str, Node]
 ) -> list[str]:
     """Jobs that did not ask for exactly what is in use on one of their nodes."""
     expected: dict[str, int] = {}
-    for holder in holders:
-        for name in holder.nodes:
-            expected[name] = expected.get(name, 0) + (asked[holder.job_id] or 0)
+    for job in jobs:
+        for name in job.nodes:
+            expected[name] = expected.get(name, 0) + (asked[job.job_id] or 0)
     return [
-        holder.job_id
-        for holder in holders
-        if any(_differs(nodes.get(name), expected[name]) for name in holder.nodes)
+        job.job_id
+        for job in jobs
+        if any(_differs(nodes.get(name), expected[name]) for name in job.nodes)
     ]
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import FleetError, SchedulerError
-from fleetcraft.fleet.snapshot.gpu_shares import Holder, share_gpus
+from fleetcraft.fleet.snapshot.gpu_shares import Placed, share_gpus
 from fleetcraft.fleet.snapshot.gpus import Gpu, Share, Sighting, Sightings, list_gpus
 from fleetcraft.fleet.snapshot.jobs_and_nodes import (
     JobView,
@@ -243,8 +243,8 @@ def _count(spool_dir: str) -> Part[dict[str, int]]:
 def _gpus(
     jobs: Part[list[JobView]], nodes: Part[Nodes], wanted: Wanted
 ) -> tuple[Part[list[Gpu]], list[Share], Tail, Probed | None]:
-    holders = [
-        Holder(
+    placed = [
+        Placed(
             job_id=view.job.job_id,
             nodes=view.nodes,
             tres_per_node=view.job.tres_per_node or "",
@@ -253,7 +253,7 @@ def _gpus(
         if view.nodes
     ]
     polls = Polls()
-    shares, failures = share_gpus(holders, nodes.value.nodes if nodes.value else None, polls)
+    shares, failures = share_gpus(placed, nodes.value.nodes if nodes.value else None, polls)
     places = [(share.job_id, share.node) for share in shares]
     tail = read_tails(Scratch(wanted.root).telemetry, places)
     probed = None
