@@ -101,7 +101,7 @@ def _shape(
             {
                 "host": node.host,
                 "gpus": node.gpus,
-                "state": node.state.value,
+                "state": node.use.value,
                 "age_s": None if node.age_s is None else round(node.age_s, 1),
                 "reason": node.reason,
             }
@@ -114,7 +114,7 @@ def _shape(
 def _print(plan: BridgePlan, names: list[str], published: int, *, dry_run: bool) -> None:
     for node in plan.nodes[:_SHOWN]:
         count = "GPUs not known" if node.gpus is None else plural(node.gpus, "GPU")
-        print_text(f"  {node.host}: {count} {node.state.value} ({one_line(node.reason)})")
+        print_text(f"  {node.host}: {count} {node.use.value} ({one_line(node.reason)})")
     for line in left_out(len(plan.nodes[_SHOWN:])):
         print_text(line)
     live = plan.bridges

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
 
-from fleetcraft.clock import age_on_mount_s
 from fleetcraft.errors import FleetError
-from fleetcraft.identity import new_record_id
 from fleetcraft.layout import INNER_SPOOL, LANES, Lane, State
 from fleetcraft.spool import leases
 from fleetcraft.spool.control import read_markers
@@ -28,15 +26,14 @@ from fleetcraft.spool.leases import Lease
 from fleetcraft.spool.record import Outcome, Record, closing_lines, compose, parse
 from fleetcraft.spool.tree import SpoolTree
 
-_PACK_NAME = re.compile(r"pack-(?P<digest>[0-9a-f]{8})-(?P<number>[0-9]{1,9})")
-_SILENT_INTERVALS = 3
+_PACK_NAME = re.compile(r"pack-[0-9a-f]{8}-[0-9]{1,9}")
 _READ_LIMIT = 2000
 _FAILURES = 10
 MAX_AGE_S = 300.0
 
 
-class GpuState(StrEnum):
-    """What a node's GPUs are used for, as far as somebody saw it."""
+class NodeUse(StrEnum):
+    """What a node is used for, as far as somebody saw it."""
 
     FREE = "free"
     BRIDGED = "bridged"
@@ -45,19 +42,19 @@ class GpuState(StrEnum):
 
 
 class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of one node, or one GPU of it, that were seen in one state.
+    """GPUs of one node, or one GPU of it, that were seen in one use.
 
     Attributes:
         host: The node.
         gpus: How many; None when nobody said.
-        state: What they are used for.
+        use: What they are used for.
         age_s: How old that sight is; None when that is not known.
         reason: A sentence about it.
     """
 
     host: str
     gpus: int | None
-    state: GpuState
+    use: NodeUse
     age_s: float | None
     reason: str
 
@@ -147,7 +144,7 @@ def plan_bridges(
         stopped: Why none may be added now; empty when they may.
     """
     nodes = tuple(_with_age(node, max_age_s) for node in nodes)
-    free = sum(node.gpus or 0 for node in nodes if node.state is GpuState.FREE)
+    free = sum(node.gpus or 0 for node in nodes if node.use is NodeUse.FREE)
     limits = {
         f"the cap of {cap} is reached": cap - bridges.live,
         "no more GPUs are seen free": free + len(bridges.running) - bridges.live,
@@ -162,7 +159,7 @@ def plan_bridges(
         nodes=nodes,
         bridges=bridges,
         free_gpus=free,
-        unknown=sum(node.state is GpuState.UNKNOWN for node in nodes),
+        unknown=sum(node.use is NodeUse.UNKNOWN for node in nodes),
         pending=pending,
         cap=cap,
         add=0 if stopped else add,
@@ -171,7 +168,7 @@ def plan_bridges(
 
 
 def _with_age(node: NodeGpus, max_age_s: float) -> NodeGpus:
-    if node.state is not GpuState.FREE:
+    if node.use is not NodeUse.FREE:
         return node
     if node.gpus is None:
         why = "how many GPUs it has is not known"
@@ -181,7 +178,7 @@ def _with_age(node: NodeGpus, max_age_s: float) -> NodeGpus:
         why = f"it was last seen {node.age_s:.0f} s ago"
     else:
         return node
-    return msgspec.structs.replace(node, state=GpuState.UNKNOWN, reason=why)
+    return msgspec.structs.replace(node, use=NodeUse.UNKNOWN, reason=why)
 
 
 # -- what there is
@@ -199,38 +196,33 @@ def observe_workers(outer: SpoolTree) -> list[NodeGpus]:
     held: dict[str, list[str]] = {}
     for task, owner in outer.claims():
         held.setdefault(owner.lease_name, []).append(task)
-    probe = outer.paths.temporary(f"probe-{new_record_id()}")
-    outer.fs.create(probe, b"")
-    try:
-        present = (lease for lease in leases.read_all(outer) if lease.left_at is None)
+    with leases.ages_on_mount(outer) as age_of:
         return [
-            _observe(outer, lease, held.get(lease.name, []), probe)
-            for lease in present
-            if lease.role == "worker"
+            _observe(lease, held.get(lease.name, []), age_of)
+            for lease in leases.read_all(outer)
+            if lease.left_at is None and lease.role == "worker"
         ]
-    finally:
-        outer.fs.unlink(probe)
 
 
-def _observe(outer: SpoolTree, lease: Lease, tasks: list[str], probe: str) -> NodeGpus:
-    def seen(state: GpuState, age_s: float | None, reason: str) -> NodeGpus:
+def _observe(lease: Lease, tasks: list[str], age_of: Callable[[Lease], float]) -> NodeGpus:
+    def seen(use: NodeUse, age_s: float | None, reason: str) -> NodeGpus:
         gpus = lease.gpus or None
-        return NodeGpus(host=lease.host, gpus=gpus, state=state, age_s=age_s, reason=reason)
+        return NodeGpus(host=lease.host, gpus=gpus, use=use, age_s=age_s, reason=reason)
 
     try:
-        age_s = max(0.0, age_on_mount_s(outer.paths.lease(lease.name), probe))
+        age_s = max(0.0, age_of(lease))
     except OSError as error:
-        return seen(GpuState.UNKNOWN, None, f"its lease cannot be seen: {error.strerror}")
-    if age_s > _SILENT_INTERVALS * lease.interval_s:
-        return seen(GpuState.UNKNOWN, age_s, f"its worker was last heard {age_s:.0f} s ago")
-    packs = [task for task in tasks if _PACK_NAME.fullmatch(task)]
+        return seen(NodeUse.UNKNOWN, None, f"its lease cannot be seen: {error.strerror}")
+    if age_s > leases.SILENT_INTERVALS * lease.interval_s:
+        return seen(NodeUse.UNKNOWN, age_s, f"its worker was last heard {age_s:.0f} s ago")
+    packs = list(filter(is_pack, tasks))
     if packs:
-        return seen(GpuState.BRIDGED, age_s, f"{packs[0]} has it")
+        return seen(NodeUse.BRIDGED, age_s, f"{packs[0]} has it")
     if tasks:
-        return seen(GpuState.WORKING, age_s, f"{tasks[0]} runs on it")
+        return seen(NodeUse.WORKING, age_s, f"{tasks[0]} runs on it")
     if not lease.gpus:
-        return seen(GpuState.UNKNOWN, age_s, "its worker does not say how many GPUs it has")
-    return seen(GpuState.FREE, age_s, "its worker waits for work")
+        return seen(NodeUse.UNKNOWN, age_s, "its worker does not say how many GPUs it has")
+    return seen(NodeUse.FREE, age_s, "its worker waits for work")
 
 
 def find_bridges(outer: SpoolTree, digest: str) -> Bridges:
@@ -246,7 +238,7 @@ def find_bridges(outer: SpoolTree, digest: str) -> Bridges:
     Raises:
         OSError: The spool cannot be listed.
     """
-    names = {name for name in outer.fs.listdir(outer.paths.names) if _PACK_NAME.fullmatch(name)}
+    names = {name for name in outer.fs.listdir(outer.paths.names) if is_pack(name)}
     failed = names.intersection(outer.records(outer.paths.failed))
     live = names - failed - set(outer.records(outer.paths.done))
     running = live.intersection(name for name, _ in outer.claims())
@@ -343,6 +335,11 @@ def pack_task(outer: SpoolTree, command: str, project_dir: str) -> TaskSpec:
     """
     lane = Lane.PLAIN if law_of(outer) else Lane.LAST
     return TaskSpec(name="pack", command=command, project_dir=project_dir, timed=True, lane=lane)
+
+
+def is_pack(name: str) -> bool:
+    """Whether a task of this name is a pack that was published here."""
+    return _PACK_NAME.fullmatch(name) is not None
 
 
 def kind_of(task: TaskSpec) -> str:

@@ -14,18 +14,16 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TypeVar
 
-from fleetcraft.clock import age_on_mount_s
 from fleetcraft.errors import SchedulerError
-from fleetcraft.identity import Owner, new_record_id
+from fleetcraft.identity import Owner
 from fleetcraft.slurm import commands
 from fleetcraft.slurm.nodes import Nodes, node_states
 from fleetcraft.slurm.polls import Polls
 from fleetcraft.slurm.queue import Job, Jobs, Steps, my_jobs, my_steps
-from fleetcraft.spool.leases import Lease
+from fleetcraft.spool.leases import SILENT_INTERVALS, Lease, ages_on_mount
 from fleetcraft.spool.recovery import AskOwner, Liveness, Verdict, ask_this_machine
 from fleetcraft.spool.tree import SpoolTree
 
-SILENT_INTERVALS = 3
 _DOUBT_INTERVALS = 1.5
 _PASS_S = 55.0
 _LONGEST_QUERY_S = 15.0
@@ -87,14 +85,9 @@ def listen_once(tree: SpoolTree, limit_s: float) -> Listen:
     """
 
     def listen(lease: Lease) -> Silence:
-        path = tree.paths.lease(lease.name)
-        probe = tree.paths.temporary(f"probe-{new_record_id()}")
         try:
-            tree.fs.create(probe, b"")
-            try:
-                age_s = age_on_mount_s(path, probe)
-            finally:
-                tree.fs.unlink(probe)
+            with ages_on_mount(tree) as age_of:
+                age_s = age_of(lease)
         except OSError:
             return Silence.UNKNOWN
         silent = age_s >= max(limit_s, (SILENT_INTERVALS + 1) * lease.interval_s)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from fleetcraft.clock import timestamp
+from fleetcraft.clock import age_on_mount_s, timestamp
 from fleetcraft.identity import (
     NO_JOB,
     HostId,
@@ -21,6 +22,7 @@ from fleetcraft.identity import (
     ProcessId,
     lives_at,
     new_launch_token,
+    new_record_id,
     process_id,
     this_host,
 )
@@ -67,6 +69,9 @@ class Lease(msgspec.Struct, kw_only=True, omit_defaults=True):
         """The process that holds it, as it was when it began."""
         return ProcessId(self.pid, self.start_ticks)
 
+
+SILENT_INTERVALS = 3
+"""A lease that has not changed for so many of its own intervals is silent."""
 
 _decode = msgspec.json.Decoder(Lease).decode
 _encode = msgspec.json.Encoder().encode
@@ -142,6 +147,23 @@ def read_all(tree: SpoolTree) -> list[Lease]:
 def lives_here(lease: Lease, here: HostId) -> bool | None:
     """Whether the lease's process lives, if this machine can tell; None when it cannot."""
     return lives_at(HostId(lease.host, lease.boot_id, lease.pid_namespace), lease.process, here)
+
+
+@contextlib.contextmanager
+def ages_on_mount(tree: SpoolTree) -> Iterator[Callable[[Lease], float]]:
+    """How many seconds ago leases were written, by the clock of the file system that holds them.
+
+    For those who look only once: they compare with a file that is written there for it.
+
+    Raises:
+        OSError: Nothing can be written there; or, from the function, a lease cannot be seen.
+    """
+    probe = tree.paths.temporary(f"probe-{new_record_id()}")
+    tree.fs.create(probe, b"")
+    try:
+        yield lambda lease: age_on_mount_s(tree.paths.lease(lease.name), probe)
+    finally:
+        tree.fs.unlink(probe)
 
 
 class Journal:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from fleetcraft.errors import (
-    DataError,
+    FleetError,
     IntegrityError,
     NoSuchTaskError,
     SpoolError,
@@ -248,7 +248,7 @@ def unreadable(path: str, error: OSError) -> SpoolError:
 
 def describe_problem(error: Exception) -> str:
     """One line about an error met in the middle of a pass over many tasks."""
-    if isinstance(error, DataError | SpoolError):
+    if isinstance(error, FleetError):
         return error.message
     if isinstance(error, OSError):
         return f"{error.strerror or type(error).__name__} ({error.filename or 'no path'})"

@@ -20,7 +20,6 @@ from fleetcraft.worker.outcome import TRY_AGAIN_EXIT
 
 _FOREVER = float("inf")
 _HOSTS_EVERY_S = 30.0
-_SILENT_INTERVALS = 3
 _BACKOFF_FIRST_S = 2.0
 _BACKOFF_LIMIT_S = 300.0
 _MAX_REMEMBERED = 50_000
@@ -145,4 +144,4 @@ class Eligibility:
         except OSError:
             return False
         # Its file may be this much older than ours without missing a beat.
-        return age_s < _SILENT_INTERVALS * lease.interval_s
+        return age_s < leases.SILENT_INTERVALS * lease.interval_s

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import sys
 
-from fleetcraft.fleet.allocation.launcher import beside, lookout, node_worker, roster
-from fleetcraft.fleet.allocation.launcher import launcher as allocation
+from fleetcraft.fleet.allocation import beside, lookout, node_worker, roster
+from fleetcraft.fleet.allocation import launcher as allocation
 from fleetcraft.fleet.recovery import FleetRecovery
 from fleetcraft.slurm.polls import Polls
 from fleetcraft.spool.tree import SpoolTree

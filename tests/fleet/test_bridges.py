@@ -15,7 +15,7 @@ import pytest
 
 from fleetcraft.files import FileSystem
 from fleetcraft.fleet import bridges
-from fleetcraft.fleet.bridges import Bridges, GpuState, NodeGpus, bridges_to_add, plan_bridges
+from fleetcraft.fleet.bridges import Bridges, NodeGpus, NodeUse, bridges_to_add, plan_bridges
 from fleetcraft.identity import Owner
 from fleetcraft.layout import Lane
 from fleetcraft.spool import leases
@@ -29,8 +29,8 @@ from fleetcraft.spool.tree import SpoolTree
 REPO = Path(__file__).resolve().parents[2]
 
 
-def node(host: str, gpus: int | None, state: GpuState, age_s: float | None = 1.0) -> NodeGpus:
-    return NodeGpus(host=host, gpus=gpus, state=state, age_s=age_s, reason="a test says so")
+def node(host: str, gpus: int | None, use: NodeUse, age_s: float | None = 1.0) -> NodeGpus:
+    return NodeGpus(host=host, gpus=gpus, use=use, age_s=age_s, reason="a test says so")
 
 
 def live(running: int = 0, waiting: int = 0, failed: int = 0) -> Bridges:
@@ -44,9 +44,9 @@ def live(running: int = 0, waiting: int = 0, failed: int = 0) -> Bridges:
 
 
 MIXED = [
-    *(node(f"one{n}", 1, GpuState.FREE) for n in range(3)),
-    *(node(f"two{n}", 2, GpuState.FREE) for n in range(2)),
-    *(node(f"three{n}", 3, GpuState.FREE) for n in range(1)),
+    *(node(f"one{n}", 1, NodeUse.FREE) for n in range(3)),
+    *(node(f"two{n}", 2, NodeUse.FREE) for n in range(2)),
+    *(node(f"three{n}", 3, NodeUse.FREE) for n in range(1)),
 ]
 
 
@@ -87,10 +87,10 @@ def test_a_mixed_fleet_gets_a_pack_for_each_free_gpu_not_for_each_three() -> Non
 def test_packs_that_run_do_not_keep_idle_nodes_from_getting_theirs() -> None:
     # Two of four one-GPU nodes have a pack: the two others are still free.
     nodes = [
-        node("n1", 1, GpuState.BRIDGED),
-        node("n2", 1, GpuState.BRIDGED),
-        node("n3", 1, GpuState.FREE),
-        node("n4", 1, GpuState.FREE),
+        node("n1", 1, NodeUse.BRIDGED),
+        node("n2", 1, NodeUse.BRIDGED),
+        node("n3", 1, NodeUse.FREE),
+        node("n4", 1, NodeUse.FREE),
     ]
     assert plan_bridges(nodes, live(running=2), pending=9, cap=12).add == 2
     # Until packs wait for them already.
@@ -103,17 +103,17 @@ def test_packs_that_run_do_not_keep_idle_nodes_from_getting_theirs() -> None:
 @pytest.mark.parametrize(
     "seen",
     [
-        node("n1", 4, GpuState.UNKNOWN),
-        node("n1", None, GpuState.FREE),
-        node("n1", 4, GpuState.FREE, age_s=None),
-        node("n1", 4, GpuState.FREE, age_s=301.0),
-        node("n1", 4, GpuState.WORKING),
+        node("n1", 4, NodeUse.UNKNOWN),
+        node("n1", None, NodeUse.FREE),
+        node("n1", 4, NodeUse.FREE, age_s=None),
+        node("n1", 4, NodeUse.FREE, age_s=301.0),
+        node("n1", 4, NodeUse.WORKING),
     ],
 )
 def test_what_is_not_known_to_be_free_is_not_counted(seen: NodeGpus) -> None:
     plan = plan_bridges([seen], live(), pending=9, cap=12, max_age_s=300.0)
     assert (plan.free_gpus, plan.add) == (0, 0)
-    assert plan.unknown == (seen.state is not GpuState.WORKING)
+    assert plan.unknown == (seen.use is not NodeUse.WORKING)
 
 
 def test_packs_that_all_fail_are_not_published_for_ever() -> None:
@@ -155,9 +155,7 @@ def hold(spool: Spool, lease: Lease, name: str, number: int = 1) -> None:
 
 
 def states(spool: Spool) -> dict[str, tuple[int | None, str]]:
-    return {
-        seen.host: (seen.gpus, seen.state.value) for seen in bridges.observe_workers(spool.tree)
-    }
+    return {seen.host: (seen.gpus, seen.use.value) for seen in bridges.observe_workers(spool.tree)}
 
 
 def test_nodes_are_free_only_while_their_worker_is_heard_and_holds_nothing(
@@ -209,7 +207,7 @@ def test_only_work_that_a_pack_can_run_is_counted(inner: Spool) -> None:
 def publish(outer: Spool, add: int, command: str = "true") -> tuple[list[str], int]:
     task = bridges.pack_task(outer.tree, command, outer.project_dir)
     found = bridges.find_bridges(outer.tree, bridges.kind_of(task))
-    free = [node("n", add, GpuState.FREE)]
+    free = [node("n", add, NodeUse.FREE)]
     plan = plan_bridges(free, found, pending=100, cap=12)
     names, report = bridges.publish_bridges(outer.tree, task, plan)
     return names, report.enqueued
@@ -248,7 +246,7 @@ def test_another_kind_of_pack_has_numbers_of_its_own_and_shares_the_cap(outer: S
 def test_two_that_planned_from_the_same_sight_publish_the_same_packs(outer: Spool) -> None:
     task = bridges.pack_task(outer.tree, "true", outer.project_dir)
     found = bridges.find_bridges(outer.tree, bridges.kind_of(task))
-    plan = plan_bridges([node("n", 5, GpuState.FREE)], found, pending=100, cap=12)
+    plan = plan_bridges([node("n", 5, NodeUse.FREE)], found, pending=100, cap=12)
     one, first = bridges.publish_bridges(outer.tree, task, plan)
     other, second = bridges.publish_bridges(outer.tree, task, plan)
     assert one == other
@@ -292,7 +290,7 @@ def test_packs_of_a_controller_that_died_are_counted_and_completed(outer: Spool)
     task = bridges.pack_task(outer.tree, "true", outer.project_dir)
     dying = SpoolTree(outer.root, CutShort())
     plan = plan_bridges(
-        [node("n", 3, GpuState.FREE)],
+        [node("n", 3, NodeUse.FREE)],
         bridges.find_bridges(dying, bridges.kind_of(task)),
         pending=9,
         cap=12,
@@ -308,14 +306,14 @@ def test_packs_of_a_controller_that_died_are_counted_and_completed(outer: Spool)
 RACE = """
 import random, sys, time
 from fleetcraft.fleet import bridges
-from fleetcraft.fleet.bridges import GpuState, NodeGpus, plan_bridges
+from fleetcraft.fleet.bridges import NodeUse, NodeGpus, plan_bridges
 from fleetcraft.spool.tree import SpoolTree
 outer = SpoolTree(sys.argv[1]).check_safe()
 task = bridges.pack_task(outer, "true", "/")
 while time.time() < float(sys.argv[2]):
     found = bridges.find_bridges(outer, bridges.kind_of(task))
     time.sleep(random.uniform(0.0, 0.02))
-    seen = NodeGpus(host="n", gpus=random.randrange(30), state=GpuState.FREE, age_s=0.0, reason="")
+    seen = NodeGpus(host="n", gpus=random.randrange(30), use=NodeUse.FREE, age_s=0.0, reason="")
     plan = plan_bridges([seen], found, pending=random.randrange(30), cap=12)
     bridges.publish_bridges(outer, task, plan)
 """

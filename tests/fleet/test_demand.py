@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from fleetcraft import Spool
-from fleetcraft.fleet.renewal.decision import demand
+from fleetcraft.fleet.renewal import demand
 from fleetcraft.fleet.renewal.demand import Demand, DemandReader, Kind, need_of, took_work
 from fleetcraft.fleet.renewal.supply import Supply, fleets_of
 from fleetcraft.fleet.shapes import parse_shape

@@ -18,7 +18,7 @@ import pytest
 
 from fleetcraft.errors import DataError, SubmissionUnknownError
 from fleetcraft.files import FileSystem
-from fleetcraft.fleet.renewal.decision import submission
+from fleetcraft.fleet.renewal import submission
 from fleetcraft.fleet.renewal.control import Controller
 from fleetcraft.fleet.renewal.decision import Outside, Rules
 from fleetcraft.fleet.renewal.demand import Demand, Kind

@@ -14,7 +14,7 @@ import pytest
 from fleetcraft.config import Config, load
 from fleetcraft.errors import FleetError
 from fleetcraft.fleet.guard.verdict import check_login
-from fleetcraft.fleet.launch.plan import readiness
+from fleetcraft.fleet.launch import readiness
 from fleetcraft.fleet.launch.plan import plan_launch
 from fleetcraft.fleet.launch.readiness import Check, check_launch, judge_balance, refuse
 from fleetcraft.slurm.accounting import Balance, Status

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 import threading
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import msgspec
 import pytest
 
 from fleetcraft.fleet.shapes import Mark, root_mark
-from fleetcraft.fleet.snapshot.whole import probe_step
+from fleetcraft.fleet.snapshot import probe_step
 from fleetcraft.fleet.snapshot.gpus import (
     Gpu,
     GpuState,
@@ -230,6 +232,19 @@ def test_a_file_that_nobody_writes_any_more_is_silent(
     telemetry.write("n1", row(rows_age_s), age_s=400 if rows_age_s == 5 else 0)
     (gpu,) = read_tails(str(telemetry.folder), [PLACE]).places[PLACE].gpus
     assert classify(gpu)[0] == "silent"
+
+
+def test_where_the_clock_of_the_files_cannot_be_had_nothing_is_fresh(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    telemetry.write("n1", row(5))
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    found = read_tails(str(telemetry.folder), [PLACE]).places[PLACE]
+    assert found.gpus == ()
+    assert "Read-only file system" in found.reason
 
 
 def test_the_sidecar_says_how_far_apart_rows_are(telemetry: Telemetry) -> None:

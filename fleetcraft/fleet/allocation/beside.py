@@ -6,12 +6,12 @@ Invariant: once the command is over, workers wait for nothing that it can no lon
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 
+from fleetcraft.files import FileSystem
 from fleetcraft.fleet.allocation.steps import Step, describe_end
 from fleetcraft.spool import barrier
 
@@ -64,20 +64,27 @@ class Beside:
             self._step.signal(signal.SIGINT if orders == 1 else signal.SIGTERM)
 
     def _look_at_markers(self) -> None:
-        # What another node wrote may be seen late here.
+        # What another node wrote may be seen late here, and what cannot be seen is not missing.
         deadline = time.monotonic() + _MARKER_PATIENCE_S
-        while missing := self._missing():
-            if time.monotonic() >= deadline:
+        while (missing := self._missing()) != "":
+            if missing and time.monotonic() >= deadline:
                 self.broken_promise = f"the command beside them is over and {missing}"
                 self._wake()
                 return
             time.sleep(_LOOK_S)
 
-    def _missing(self) -> str:
-        if self._until_marker and not os.path.exists(self._until_marker):
-            return f"{self._until_marker} is not there"
+    def _missing(self) -> str | None:
+        """What is missing; empty when nothing is, None when that cannot be seen."""
+        unseen = False
+        if self._until_marker:
+            try:
+                if not FileSystem().exists(self._until_marker):
+                    return f"{self._until_marker} is not there"
+            except OSError:
+                unseen = True
         if self._after_marker:
             state = barrier.check(self._after_marker)
             if state.ready is False:
                 return f"its readiness marker does not hold: {state.reason}"
-        return ""
+            unseen = unseen or state.ready is None
+        return None if unseen else ""

@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
@@ -23,6 +24,7 @@ class Signals:
 
     def __init__(self) -> None:
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._closing = threading.Lock()
         self._came: list[int] = []
         self._old: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
@@ -44,14 +46,16 @@ class Signals:
         signal.set_wakeup_fd(-1)
         for number, handler in self._old.items():
             signal.signal(number, handler)
-        write_fd, self._write_fd = self._write_fd, -1  # threads may still wake it
-        os.close(write_fd)
+        with self._closing:  # threads may still wake it: never a file that has its number by then
+            os.close(self._write_fd)
+            self._write_fd = -1
         os.close(self._read_fd)
 
     def wake(self) -> None:
         """Ends the wait; from any thread."""
-        with contextlib.suppress(OSError):  # full, which will do, or closed
-            os.write(self._write_fd, b"!")
+        with self._closing, contextlib.suppress(BlockingIOError):  # full, which will do
+            if self._write_fd >= 0:
+                os.write(self._write_fd, b"!")
 
     def take(self) -> list[int]:
         """The signals since the last call, in order, without SIGCHLD."""

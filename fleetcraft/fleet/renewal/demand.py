@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fleetcraft.errors import DataError
-from fleetcraft.fleet.renewal.supply import Supply
+from fleetcraft.fleet.bridges import is_pack
 from fleetcraft.fleet.shapes import Shape
 from fleetcraft.layout import LANES, Lane
 from fleetcraft.spool.grid import LastLane
@@ -29,7 +28,6 @@ from fleetcraft.spool.tree import SpoolTree
 _READS_A_LOOK = 4000
 _MAX_MARGIN_S = 180.0
 _STARTED = b'"event":"start"'
-_PACK = re.compile(r"pack-[0-9a-f]{8}-\d{1,9}")
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -149,7 +147,7 @@ class DemandReader:
             return None
         if inner and record.spec.timed:
             return None  # packs pass it over
-        if not inner and _PACK.fullmatch(name):
+        if not inner and is_pack(name):
             return None  # it only brings the inner spool's tasks to a node that is there
         return Kind(record.spec.time_s, inner, record.spec.slot)
 

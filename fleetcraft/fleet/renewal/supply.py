@@ -15,7 +15,6 @@ from fleetcraft.fleet.shapes import Mark, Shape, read_mark, read_renewal_name
 from fleetcraft.slurm.queue import WAITING_STATES, Job, Jobs
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
     """One fleet job of this scratch tree that runs or waits in the queue.

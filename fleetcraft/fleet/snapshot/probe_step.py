@@ -24,6 +24,7 @@ from fleetcraft.identity import new_launch_token
 from fleetcraft.slurm import commands, environment
 from fleetcraft.slurm.polls import Polls
 from fleetcraft.slurm.queue import my_steps
+from fleetcraft.spool.tree import describe_problem
 
 BOUND_S = 30.0
 _AT_A_TIME = 4  # an srun is two processes, and login nodes limit those
@@ -85,12 +86,12 @@ def _probe_some(
     with contextlib.ExitStack() as files:
         try:
             for allocation in allocations:
-                out = files.enter_context(tempfile.TemporaryFile())
-                err = files.enter_context(tempfile.TemporaryFile())
                 try:
+                    out = files.enter_context(tempfile.TemporaryFile())
+                    err = files.enter_context(tempfile.TemporaryFile())
                     steps.append(_Step(allocation, out, err))
-                except FleetError as error:
-                    probed.failures[allocation.job_id] = error.message
+                except (FleetError, OSError) as error:
+                    probed.failures[allocation.job_id] = describe_problem(error)
             _wait(steps, bound_s)
         finally:
             for step in steps:
@@ -157,7 +158,8 @@ class _Step:
                 report = msgspec.json.decode(line, type=NodeReport)
                 if report.schema == SCHEMA and report.node in nodes:
                     probed.reports[job_id, report.node] = report
-                    self.step_id = report.step
+                    if report.step.startswith(f"{job_id}."):
+                        self.step_id = report.step
         if all((job_id, node) in probed.reports for node in nodes):
             return
         said = _beginning(self._err).decode("utf-8", "replace").strip().partition("\n")[0]

@@ -152,14 +152,16 @@ def _problem(facts: os.stat_result) -> str:
 
 
 def _now_on_mount_s(folder: str) -> float:
-    """The time by the clock that dates the files there; this host's where nothing can be made."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"\n")
-            file.flush()
-            return os.fstat(file.fileno()).st_mtime
-    except OSError:
-        return time.time()
+    """The time by the clock that dates the files there.
+
+    Raises:
+        OSError: Nothing can be made there. This host's own clock may be behind, and would make old
+            rows fresh.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"\n")
+        file.flush()
+        return os.fstat(file.fileno()).st_mtime
 
 
 def _interval_s(folder_fd: int, name: str, rows: list[_Row]) -> float:
