@@ -16,7 +16,8 @@ _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK
 def put_if_absent(fs: FileSystem, path: str, data: bytes) -> bool:
     """Publishes a durable file under a new name, whatever the system reports of the attempt.
 
-    The content must carry a nonce, by which it is told from that of another.
+    The content must carry a nonce, by which it is told from that of another, or be the same whoever
+    writes it.
 
     Returns:
         True when the name now holds this content; False when it holds another.

@@ -45,9 +45,10 @@ _HOW_TO_REACH_SLURM = (
     "SLURM_DIR",
     "SLURM_PREFIX",
 )
-_GPUS_OF_A_JOB = frozenset(
+GPU_VARIABLES = frozenset(
     {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
 )
+"""With these Slurm tells a job its GPUs, numbered as on one of its nodes."""
 WHICH_CLUSTER = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
 """The variables that decide which cluster answers."""
 
@@ -106,7 +107,7 @@ def _is_submitted(name: str, *, in_job: bool) -> bool:
         return name != "SLURM_EXIT_ERROR"
     if name.startswith("SLURM_"):
         return name.startswith(_HOW_TO_REACH_SLURM)
-    return not name.startswith("SLURMD_") and name not in _GPUS_OF_A_JOB
+    return not name.startswith("SLURMD_") and name not in GPU_VARIABLES
 
 
 def _require_one_cluster(environ: Mapping[str, str]) -> None:

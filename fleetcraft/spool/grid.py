@@ -18,6 +18,7 @@ import msgspec
 from fleetcraft.errors import ConfigError, DataError, FleetError, SpoolError, UsageError
 from fleetcraft.identity import new_record_id, sha256_hex
 from fleetcraft.layout import Lane
+from fleetcraft.locks import put_if_absent
 from fleetcraft.spool.directives import TaskSpec, check_spec, write_directives
 from fleetcraft.spool.record import Record, compose, parse
 from fleetcraft.spool.syntax import refuse_unfinished_commands
@@ -146,17 +147,11 @@ def _record(spec: TaskSpec) -> Record:
 
 
 def _publish(tree: SpoolTree, digest: str, data: bytes) -> None:
-    fs, path = tree.fs, tree.paths.grid(digest)
-    temporary = tree.paths.temporary(f"grid-{new_record_id()}")
+    path = tree.paths.grid(digest)
     try:
         with contextlib.suppress(FileExistsError):
-            fs.make_folder(tree.paths.grids)
-        fs.create(temporary, data, durable=True)
-        try:
-            fs.rename_new(temporary, path)
-        except FileExistsError:
-            fs.unlink(temporary)
-        fs.sync_folder(tree.paths.grids)
+            tree.fs.make_folder(tree.paths.grids)
+        put_if_absent(tree.fs, path, data)
     except OSError as error:
         raise unreadable(path, error) from error
     read_grid(tree, digest)
@@ -243,23 +238,18 @@ def bind(tree: SpoolTree, digest: str, *, instead_of: str = "") -> bool:
         DataError: The grid, or the present binding, cannot be verified.
     """
     read_grid(tree, digest)
-    path = tree.paths.last_grid
-    temporary = tree.paths.temporary(f"grid-{new_record_id()}")
+    path, data = tree.paths.last_grid, f"{digest}\n".encode()
     try:
-        if bound_digest(tree) == digest:
+        bound = bound_digest(tree)
+        if bound == digest:
             return False
-        tree.fs.create(temporary, f"{digest}\n".encode(), durable=True)
-        try:
-            if instead_of and bound_digest(tree) == instead_of:
-                tree.fs.replace(temporary, path)
-            else:
-                tree.fs.rename_new(temporary, path)
-        except FileExistsError:
-            tree.fs.unlink(temporary)
-            if (now := bound_digest(tree)) == digest:
-                return False
-            raise _bound_otherwise(now, digest) from None
-        tree.fs.sync_folder(tree.paths.root)
+        if instead_of and bound == instead_of:
+            temporary = tree.paths.temporary(f"grid-{new_record_id()}")
+            tree.fs.create(temporary, data, durable=True)
+            tree.fs.replace(temporary, path)
+            tree.fs.sync_folder(tree.paths.root)
+        elif not put_if_absent(tree.fs, path, data):
+            raise _bound_otherwise(bound_digest(tree), digest)
     except OSError as error:
         raise unreadable(path, error) from error
     return True

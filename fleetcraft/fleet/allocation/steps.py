@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from fleetcraft.slurm import commands
+from fleetcraft.slurm import commands, environment
 
 SRUN_FAILED = 250
 """What srun ends with when Slurm itself failed, told apart from its command's exit codes."""
@@ -46,9 +46,6 @@ _KEPT = (
     "SLURM_UMASK",
 )
 _NOT_KEPT = frozenset({"SLURM_JOB_NUM_NODES", "SLURM_JOB_NAME"})
-_GPUS_OF_THIS_NODE = frozenset(
-    {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
-)
 
 
 class Ending(StrEnum):
@@ -145,7 +142,7 @@ def step_environment(environ: Mapping[str, str], **more: str) -> dict[str, str]:
         or (name.startswith(_KEPT) and name not in _NOT_KEPT)
     }
     if slurm_gives_gpus:
-        for name in _GPUS_OF_THIS_NODE:
+        for name in environment.GPU_VARIABLES:
             kept.pop(name, None)
     return {
         **kept,
