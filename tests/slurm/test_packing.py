@@ -61,11 +61,11 @@ class Site:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def start_fleet(self, *, idle_s: float = 5.0) -> str:
+    def start_fleet(self, *, idle_s: float = 60.0) -> str:
         """A job with one worker step on each node; returns its id."""
         nodes = self.cluster.nodes
         worker = shlex.join(
-            [*FLEETCRAFT, "--root", str(self.root), "worker", "--heartbeat", "0.5", "--idle"]
+            [*FLEETCRAFT, "--root", str(self.root), "worker", "--heartbeat", "2", "--idle"]
         )
         steps = "\n".join(
             f"FLEET_RANK={rank} FLEET_RANKS={len(nodes)} "
@@ -130,6 +130,9 @@ def test_packs_fill_every_gpu_of_the_fleet_and_share_no_node_with_whole_node_tas
     for n in range(4):
         note = NOTE.format(kind="node-{}", folder=site.folder)
         site.outer.enqueue(f"node-{n}", f"{note.format('in')}; sleep 0.4; {note.format('out')}")
+    wait_until(lambda: site.inner.counts()["done"] == 25, "the inner spool is drained")
+    wait_until(lambda: site.outer.counts()["done"] == 12, "packs and whole nodes are done")
+    site.outer.drain("all is done")
     site.cluster.wait_for_job(job, "COMPLETED")
 
     assert site.inner.counts() == {

@@ -12,7 +12,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -184,14 +183,12 @@ def test_of_two_at_once_one_has_the_lock_and_one_fleet_is_submitted(site: Site) 
 
 
 def test_a_steady_renewal_ends_on_term_and_leaves_the_lock_to_the_next(site: Site) -> None:
-    steady = site.start("renew", "--json", "--every", "30s", "--for", "1h")
+    steady = site.start("renew", "--json", "--every", "1h", "--for", "2h")
     assert steady.stdout is not None
     first = json.loads(steady.stdout.readline())
     assert first["lanes"][0]["decision"] == "not_needed"
-    began = time.monotonic()
     steady.send_signal(signal.SIGTERM)
-    assert steady.wait(timeout=60) == 143
-    assert time.monotonic() - began < 25
+    assert steady.wait(timeout=60) == 143  # long before its next pass
     steady.communicate()
     assert site.renew("--now")["generation"] == first["generation"] + 1
 

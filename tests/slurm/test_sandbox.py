@@ -176,7 +176,7 @@ def test_an_interrupted_start_leaves_nothing_running(
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         stderr=subprocess.PIPE,
     )
-    give_up_at = time.monotonic() + 30
+    give_up_at = time.monotonic() + 60
     while not (folder / "run" / "n4.process").exists() and time.monotonic() < give_up_at:
         time.sleep(0.01)
     start.send_signal(number)
@@ -212,7 +212,7 @@ def test_a_cluster_of_tests_is_stopped_even_if_its_process_is_killed() -> None:
     folder = Path(child.stdout.readline().strip())
     child.kill()
     child.communicate()
-    give_up_at = time.monotonic() + 30
+    give_up_at = time.monotonic() + 60
     while folder.exists() and time.monotonic() < give_up_at:
         time.sleep(0.05)
 

@@ -122,15 +122,15 @@ def kinds_that_shared_a_node(site: Site) -> set[tuple[str, str]]:
 
 def test_each_gpu_of_mixed_nodes_gets_one_slot_and_each_slot_one_stream(packs: Packs) -> None:
     site = packs.site
-    for number, host in enumerate(NODES):
-        packs.pack(f"pack-{number}")
-        packs.outer_worker(host, NODES[host], idle_s=2.0)
     # So long that every slot of every pack has to take one.
     command = (
         'echo "$FLEET_PHYSICAL_SLOT|$CUDA_VISIBLE_DEVICES|$FLEET_STREAM|$FLEET_OUTER_OWNER" >> ran'
         "; touch begun-$FLEET_TASK; until [ $(ls begun-* | wc -l) = 6 ]; do sleep 0.02; done"
     )
     packs.gpu_tasks(command, *(f"t{n}" for n in range(6)))
+    for number, host in enumerate(NODES):
+        packs.pack(f"pack-{number}")
+        packs.outer_worker(host, NODES[host], idle_s=2.0)
     for worker in site.started:
         assert worker.wait() == 0, worker.said()
     assert packs.inner.counts()["done"] == 6
