@@ -175,18 +175,15 @@ class Polls:
     @contextlib.contextmanager
     def _turn(self, kind: str) -> Iterator[_Turn | None]:
         """The right to poll one kind, held while in the block; None while another has it."""
+        path = f"{self._place()}/{kind}.turn"
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            fd = os.open(f"{self._place()}/{kind}.turn", flags, 0o600)
+            fd = os.open(path, flags, 0o600)
         except OSError as error:
             raise _not_kept_apart(error) from error
         try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield None
-                return
-            yield _Turn(fd, self._boot_id, self._clock, self._interval_s)
+            has_it = _lock(fd) and _is_at(fd, path)  # else it was forgotten before it was locked
+            yield _Turn(fd, self._boot_id, self._clock, self._interval_s) if has_it else None
         finally:
             os.close(fd)
 
@@ -241,13 +238,19 @@ class Polls:
             self._fs.unlink(question)
 
     def _forget_old(self) -> None:
-        """Removes what nobody has asked for an hour."""
+        """Removes what nobody has asked for an hour; a turn that somebody has stays."""
         oldest = time.time() - _FORGET_S
         with contextlib.suppress(OSError):
             for name in self._fs.listdir(self._place()):
                 path = f"{self._place()}/{name}"
-                if not name.endswith(".turn") and self._fs.lstat(path).st_mtime < oldest:
-                    self._fs.unlink(path)
+                if self._fs.lstat(path).st_mtime >= oldest:
+                    continue
+                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    if _lock(fd):
+                        self._fs.unlink(path)
+                finally:
+                    os.close(fd)
 
     def _answer(self, poll: _Poll, kind: str, began_s: float) -> Answer:
         age_s = max(0.0, self._clock() - poll.started_s)
@@ -298,6 +301,23 @@ _decode_noted = msgspec.json.Decoder(_Noted).decode
 
 def _since_boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _lock(fd: int) -> bool:
+    """Locks a file, unless somebody else has."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(fd: int, path: str) -> bool:
+    """Whether this very file has the name now."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _not_kept_apart(error: Exception) -> NotAskedError:

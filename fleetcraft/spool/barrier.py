@@ -141,7 +141,7 @@ def _verify(folder: str, barrier: Barrier) -> BarrierState:
     for item in barrier.payload:
         path = os.path.join(folder, item.path)
         try:
-            size, digest = _digest(path)
+            size, digest = _digest(path, expected_bytes=item.bytes)
         except FileNotFoundError:
             return _not_ready(barrier, f"its payload {path} is missing")
         except OSError as error:
@@ -170,11 +170,18 @@ def _files_of(given: str) -> list[str]:
             path=path,
         )
     found = sorted(
-        os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names
+        os.path.join(folder, name)
+        for folder, _, names in os.walk(path, onerror=_fail)
+        for name in names
     )
     if not found:
         raise UsageError(f"the payload {given!r} is an empty folder", path=path)
     return found
+
+
+def _fail(error: OSError) -> None:
+    """A folder that cannot be listed may hold a part of the payload."""
+    raise error
 
 
 def _measure(path: str, folder: str) -> PayloadFile:
@@ -184,12 +191,16 @@ def _measure(path: str, folder: str) -> PayloadFile:
     return PayloadFile(path=shown, bytes=size, sha256=digest)
 
 
-def _digest(path: str) -> tuple[int, str]:
+def _digest(path: str, *, expected_bytes: int | None = None) -> tuple[int, str]:
+    """Size and SHA-256 of a file; one that has not the size that is expected is not read."""
     # O_NONBLOCK so that a FIFO cannot hold the caller for ever.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(fd, "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
+        if expected_bytes not in (None, facts.st_size):
+            return facts.st_size, ""
         digest = hashlib.sha256()
         size = 0
         while chunk := file.read(_CHUNK_BYTES):

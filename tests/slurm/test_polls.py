@@ -321,14 +321,32 @@ def test_everything_kept_is_private_and_forgotten_in_the_end(
     own: Polls, folder: str, fakes: FakePrograms
 ) -> None:
     own.ask("squeue", ASK)
-    [old] = Path(folder).glob("*.answer")
-    os.utime(old, (0, 0))
+    for old in Path(folder).iterdir():
+        os.utime(old, (0, 0))
     own.ask("sinfo", ["sinfo"])
 
     kept = sorted(Path(folder).iterdir())
-    assert [file.suffix for file in kept] == [".answer", ".turn", ".turn"]
+    assert [file.suffix for file in kept] == [".answer", ".turn"]
     assert {file.stat().st_mode & 0o777 for file in kept} == {0o600}
     assert Path(folder).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_turn_that_was_forgotten_just_before_it_was_locked_is_nobodys(
+    own: Polls, folder: str, fakes: FakePrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own.ask("squeue", ASK)
+    real, turn = polls._lock, Path(folder, "squeue.turn")
+
+    def lock_late(fd: int) -> bool:
+        turn.unlink(missing_ok=True)
+        return real(fd)
+
+    monkeypatch.setattr(polls, "_lock", lock_late)
+    with own._turn("squeue") as got:
+        assert got is None
+    monkeypatch.undo()
+    with own._turn("squeue") as got:
+        assert got is not None
 
 
 def test_the_clock_is_one_for_all_processes_and_never_steps() -> None:

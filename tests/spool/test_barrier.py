@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +122,23 @@ def test_a_payload_that_is_missing_or_empty_makes_no_barrier(tmp_path: Path) -> 
         with pytest.raises(UsageError):
             barrier.write(str(tmp_path / "ready.json"), [str(tmp_path / given)])
     assert os.listdir(tmp_path) == ["empty"]
+
+
+def test_a_payload_of_which_a_folder_cannot_be_listed_makes_no_barrier(
+    tmp_path: Path, payload: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    def scandir(path: str) -> Any:
+        if os.path.basename(path) == "shards":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+    with pytest.raises(OSError, match="Input/output error"):
+        barrier.write(str(tmp_path / "ready.json"), [str(payload)])
+    assert not (tmp_path / "ready.json").exists()
 
 
 def test_a_record_without_payload_says_that_its_producer_is_done(tmp_path: Path) -> None:

@@ -244,10 +244,14 @@ def _probe(fs: FileSystem, folder: str) -> None:
 
 def _project(config: Config) -> Check:
     name, folder = "project", config.project_dir
+    try:
+        mode = os.stat(folder).st_mode
+    except OSError as error:
+        return _failed(name, unreadable(folder, error))
     if not os.path.isdir(folder) or not os.access(folder, os.R_OK | os.X_OK):
-        error = SpoolError(f"cannot use the project directory {folder}; nothing was submitted")
-        return _failed(name, error)
-    if os.stat(folder).st_mode & stat.S_IWOTH:
+        why = f"cannot use the project directory {folder}; nothing was submitted"
+        return _failed(name, SpoolError(why))
+    if mode & stat.S_IWOTH:
         return _warning(name, f"everybody can write {folder}, where commands run")
     if not os.access(folder, os.W_OK):
         return _warning(name, f"{folder} cannot be written")
