@@ -158,8 +158,9 @@ def _require_readiness(config: Config, lanes: list[Shape], *, dry_run: bool) -> 
     from fleetcraft.slurm.polls import Polls
 
     for lane in lanes:
-        checks = check_launch(config, _plan(config, lane), Polls(), dry_run=dry_run)
-        refuse([check for check in checks if check.name not in ("markers", "balance")])
+        plan = _plan(config, lane)
+        checks = check_launch(config, plan, Polls(), dry_run=dry_run, with_balance=False)
+        refuse([check for check in checks if check.name != "markers"])
 
 
 def _plan(config: Config, shape: Shape, comment: str = "", name: str = "") -> LaunchPlan:

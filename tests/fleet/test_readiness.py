@@ -191,36 +191,38 @@ def balance(left_h: float | None = 100.0, running_h: float | None = 10.0) -> Bal
 
 
 def test_a_fleet_that_leaves_the_headroom_passes() -> None:
-    assert judge_balance(balance(), headroom_h=40.0, cost_h=50.0).status == "ok"
+    assert judge_balance(balance(), headroom_h=20.0, cost_h=50.0, waiting_h=20.0).status == "ok"
 
 
 def test_a_fleet_that_would_eat_into_the_headroom_is_refused() -> None:
-    check = judge_balance(balance(), headroom_h=40.5, cost_h=50.0)
+    check = judge_balance(balance(), headroom_h=20.5, cost_h=50.0, waiting_h=20.0)
     assert check.status == "failed"
     assert refused(check) == 1
-    assert "40.0 would stay" in check.text
+    assert "20.0 would stay" in check.text
 
 
 @pytest.mark.parametrize(
-    ("found", "cost_h"),
+    ("found", "cost_h", "waiting_h"),
     [
-        (Balance(status=Status.UNKNOWN, reason="sshare did not answer", tres="node"), 1.0),
-        (balance(left_h=None), 1.0),
-        (balance(running_h=None), 1.0),
-        (balance(), None),
+        (Balance(status=Status.UNKNOWN, reason="sshare did not answer", tres="node"), 1.0, 0.0),
+        (balance(left_h=None), 1.0, 0.0),
+        (balance(running_h=None), 1.0, 0.0),
+        (balance(), None, 0.0),
+        (balance(), 1.0, None),
     ],
 )
 def test_where_a_headroom_is_set_what_is_not_known_refuses(
-    found: Balance, cost_h: float | None
+    found: Balance, cost_h: float | None, waiting_h: float | None
 ) -> None:
-    check = judge_balance(found, headroom_h=1.0, cost_h=cost_h)
+    check = judge_balance(found, headroom_h=1.0, cost_h=cost_h, waiting_h=waiting_h)
     assert check.status == "unknown"
     assert refused(check) == 4
 
 
 def test_an_account_without_a_limit_is_not_checked_and_blocks_nothing() -> None:
     found = Balance(status=Status.NOT_CHECKED, reason="this cluster keeps no accounts", tres="node")
-    assert judge_balance(found, headroom_h=1.0, cost_h=1.0).status == "not_checked"
+    check = judge_balance(found, headroom_h=1.0, cost_h=1.0, waiting_h=None)
+    assert check.status == "not_checked"
 
 
 def test_a_slurm_that_fails_is_an_unknown_balance_only_where_a_headroom_is_set(

@@ -26,11 +26,13 @@ from fleetcraft.fleet.launch.plan import LaunchPlan
 from fleetcraft.fleet.renewal.demand import DemandReader
 from fleetcraft.fleet.renewal.supply import hours_of
 from fleetcraft.fleet.shapes import Shape
+from fleetcraft.fleet.renewal.supply import committed_h, hours_of
 from fleetcraft.identity import new_record_id
 from fleetcraft.slurm import commands
 from fleetcraft.slurm.accounting import Balance, balance
 from fleetcraft.slurm.accounting import Status as Known
 from fleetcraft.slurm.polls import Polls
+from fleetcraft.slurm.queue import my_jobs
 from fleetcraft.spool.control import read_markers
 from fleetcraft.spool.tree import SpoolTree, unreadable
 from fleetcraft.units import format_clock
@@ -65,17 +67,20 @@ class Check:
     error: FleetError | None = None
 
 
-def check_launch(config: Config, plan: LaunchPlan, polls: Polls, *, dry_run: bool) -> list[Check]:
+def check_launch(
+    config: Config, plan: LaunchPlan, polls: Polls, *, dry_run: bool, with_balance: bool = True
+) -> list[Check]:
     """Runs every check; none raises, and none stands for another.
 
-    Slurm is asked only about the balance, and only where ``balance.headroom_h`` is set or an
-    account is known.
+    Slurm is asked only about the balance and the queue, and only where ``balance.headroom_h`` is
+    set.
 
     Args:
         config: The settings.
         plan: What is to be submitted.
         polls: How Slurm is asked.
         dry_run: Makes nothing, not even the folder of logs.
+        with_balance: Whether the balance is among them.
     """
     tree = SpoolTree(config.spool_dir("outer"))
     checks = [
@@ -86,7 +91,7 @@ def check_launch(config: Config, plan: LaunchPlan, polls: Polls, *, dry_run: boo
         _scratch(config, plan, dry_run=dry_run),
         _project(config),
         _setup_file(config),
-        _balance(config, plan, polls),
+        _balance(config, plan, polls) if with_balance else None,
     ]
     return [check for check in checks if check is not None]
 
@@ -298,8 +303,18 @@ def _balance(config: Config, plan: LaunchPlan, polls: Polls) -> Check:
         return _unknown(name, error)
     account = config.text("balance.account") or config.text("slurm.account")
     tres = config.text("balance.tres")
+    found = balance(polls, account, tres)
+    waiting_h = None
+    if found.status is Known.KNOWN:
+        try:
+            # Asked for now: a fleet of a moment ago is in no older answer.
+            jobs = my_jobs(polls, fresh=True).jobs.values()
+        except SchedulerError as error:
+            text = f"what waiting jobs may cost is not known: {error.message}"
+            return _unknown(name, SchedulerError(f"{text}; nothing was submitted"))
+        waiting_h = committed_h(jobs, account, tres, waiting=True)
     return judge_balance(
-        balance(polls, account, tres), headroom_h=float(headroom), cost_h=_cost_h(config, plan)
+        found, headroom_h=float(headroom), cost_h=_cost_h(config, plan), waiting_h=waiting_h
     )
 
 
@@ -310,13 +325,16 @@ def _cost_h(config: Config, plan: LaunchPlan) -> float | None:
     return hours_of(shape, config.text("balance.tres"), gpus_per_node)
 
 
-def judge_balance(found: Balance, *, headroom_h: float, cost_h: float | None) -> Check:
-    """Whether what is left after this fleet, and after what runs already, stays above the headroom.
+def judge_balance(
+    found: Balance, *, headroom_h: float, cost_h: float | None, waiting_h: float | None
+) -> Check:
+    """Whether what is left after this fleet and the present jobs stays above the headroom.
 
     Args:
         found: The account's balance.
         headroom_h: Hours that must stay.
         cost_h: What the fleet may cost at most; None when that cannot be told.
+        waiting_h: The same of this user's waiting jobs.
     """
     name = "balance"
     hint = "fleetcraft snapshot shows the balance; lower -N or --time, or balance.headroom_h"
@@ -325,14 +343,16 @@ def judge_balance(found: Balance, *, headroom_h: float, cost_h: float | None) ->
     if found.status is Known.UNKNOWN or found.left_h is None:
         text = f"the balance is not known ({found.reason}), and balance.headroom_h is set"
         return _unknown(name, SchedulerError(f"{text}; nothing was submitted", hint=hint))
-    if cost_h is None or found.running_h is None:
-        what = "what this fleet" if cost_h is None else "what running jobs"
-        text = f"{what} may cost in {found.tres} hours is not known, and balance.headroom_h is set"
+    running_h = found.running_h
+    if cost_h is None or running_h is None or waiting_h is None:
+        what = "this fleet" if cost_h is None else "present jobs"
+        text = f"what {what} may cost in {found.tres} hours is not known, and a headroom is set"
         return _unknown(name, SchedulerError(f"{text}; nothing was submitted", hint=hint))
-    stays_h = found.left_h - found.running_h - cost_h
+    promised_h = running_h + waiting_h
+    stays_h = found.left_h - promised_h - cost_h
     sums = (
-        f"{found.left_h:.1f} {found.tres} hours are left, {found.running_h:.1f} are promised to "
-        f"running jobs, this fleet takes up to {cost_h:.1f}"
+        f"{found.left_h:.1f} {found.tres} hours are left, {promised_h:.1f} are promised to "
+        f"running and waiting jobs, this fleet takes up to {cost_h:.1f}"
     )
     if stays_h < headroom_h:
         text = f"{sums}: {stays_h:.1f} would stay, and balance.headroom_h is {headroom_h:g}"
