@@ -24,9 +24,8 @@ from fleetcraft.files import FileSystem
 from fleetcraft.fleet.guard.verdict import Verdict, check_login, is_login_host, limits_from
 from fleetcraft.fleet.launch.plan import LaunchPlan
 from fleetcraft.fleet.renewal.demand import DemandReader
-from fleetcraft.fleet.renewal.supply import hours_of
-from fleetcraft.fleet.shapes import Shape
 from fleetcraft.fleet.renewal.supply import committed_h, hours_of
+from fleetcraft.fleet.shapes import Shape
 from fleetcraft.identity import new_record_id
 from fleetcraft.slurm import commands
 from fleetcraft.slurm.accounting import Balance, balance

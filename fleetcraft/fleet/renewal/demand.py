@@ -19,6 +19,7 @@ import msgspec
 
 from fleetcraft.errors import DataError
 from fleetcraft.fleet.bridges import is_pack
+from fleetcraft.fleet.renewal.supply import Supply
 from fleetcraft.fleet.shapes import Shape
 from fleetcraft.layout import LANES, Lane
 from fleetcraft.spool.grid import LastLane

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fleetcraft.fleet.snapshot.gpus import count_gpus
 from fleetcraft.fleet.shapes import Mark, Shape, read_mark, read_renewal_name
+from fleetcraft.fleet.snapshot.gpus import count_gpus
 from fleetcraft.slurm.queue import WAITING_STATES, Job, Jobs
 
 
