@@ -106,15 +106,17 @@ NO_JOB = JobRun()
 def this_job_run(environ: Mapping[str, str]) -> JobRun:
     """The run of the Slurm job that this process is part of, as its environment tells.
 
-    ``FLEET_JOB_START`` and ``FLEET_JOB_RESTARTS`` are what the launcher asked of Slurm. Source:
+    ``FLEET_JOB_START`` and ``FLEET_JOB_RESTARTS`` are what the launcher asked of Slurm about job
+    ``FLEET_JOB_ID``: a job that was submitted from inside another one inherits that one's. Source:
     sbatch(1) and srun(1), "OUTPUT ENVIRONMENT VARIABLES": the restart count is set only when the
     job was restarted.
     """
     job = environ.get("SLURM_JOB_ID", "")
     if not job:
         return NO_JOB
-    restarts = environ.get("FLEET_JOB_RESTARTS") or environ.get("SLURM_RESTART_COUNT") or "0"
-    start = environ.get("FLEET_JOB_START") or environ.get("SLURM_JOB_START_TIME") or ""
+    told: Mapping[str, str] = environ if environ.get("FLEET_JOB_ID") == job else {}
+    restarts = told.get("FLEET_JOB_RESTARTS") or environ.get("SLURM_RESTART_COUNT") or "0"
+    start = told.get("FLEET_JOB_START") or environ.get("SLURM_JOB_START_TIME") or ""
     return JobRun(
         job=job,
         step=environ.get("SLURM_STEP_ID", ""),

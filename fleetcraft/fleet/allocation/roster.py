@@ -280,6 +280,7 @@ class Roster:
         job = sight.job
         if job is None:
             return
+        self._env["FLEET_JOB_ID"] = job.job_id
         if job.started_at is not None:
             self._env["FLEET_JOB_START"] = str(int(job.started_at.timestamp()))
         restarts = self._plan.job_restarts if job.restarts is None else str(job.restarts)
