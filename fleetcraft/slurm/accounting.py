@@ -13,7 +13,6 @@ from enum import StrEnum
 
 from fleetcraft.errors import NoAnswerError, SchedulerError, UsageError
 from fleetcraft.slurm.associations import (
-    amounts,
     association,
     bookkeeping,
     default_account,
@@ -22,7 +21,7 @@ from fleetcraft.slurm.associations import (
     usual_qos,
 )
 from fleetcraft.slurm.polls import INTERVAL_S, PATIENCE_S, Polls
-from fleetcraft.slurm.tables import BarTable, Row, count_or_none, duration_s_or_none
+from fleetcraft.slurm.tables import BarTable, Row, amounts, count_or_none, duration_s_or_none
 
 _SHARES = BarTable(
     program="sshare",

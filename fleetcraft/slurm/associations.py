@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fleetcraft.errors import NoAnswerError
 from fleetcraft.slurm import commands
 from fleetcraft.slurm.polls import Polls
-from fleetcraft.slurm.tables import BarTable, Row, count_or_none
+from fleetcraft.slurm.tables import BarTable, Row
 
 _ASSOCIATIONS = BarTable(
     program="sacctmgr",
@@ -152,10 +152,3 @@ def usual_qos(row: Row) -> str:
     if len(allowed) == 1:
         return allowed[0]
     return "normal" if "normal" in allowed else ""
-
-
-def amounts(text: str) -> dict[str, int]:
-    """Reads ``cpu=5000,node=100,gres/gpu=8``; what is no number is left out."""
-    pairs = (part.partition("=") for part in text.split(","))
-    found = ((name.strip(), count_or_none(value)) for name, _, value in pairs)
-    return {name: value for name, value in found if value is not None}

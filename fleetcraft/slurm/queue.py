@@ -18,6 +18,7 @@ from fleetcraft.slurm.polls import INTERVAL_S, PATIENCE_S, Answer, Polls
 from fleetcraft.slurm.tables import (
     LongTable,
     Row,
+    amounts,
     count_or_none,
     duration_s_or_none,
     text_or_none,
@@ -45,6 +46,7 @@ _JOBS = LongTable(
         ("TimeLimit", "TIME_LIMIT"),
         ("TimeLeft", "TIME_LEFT"),
         ("tres-per-node", "TRES_PER_NODE"),
+        ("tres-alloc", "TRES_ALLOC"),
         ("Reason", "REASON"),
         ("Comment", "COMMENT"),
         ("Name", "NAME"),
@@ -101,6 +103,8 @@ class Job:
         time_limit_s: None where there is no limit.
         time_left_s: Until its limit; None where there is none.
         tres_per_node: ``gres:gpu:2``, as it was asked for; None when nothing was.
+        tres: What it has, or asks for while it waits, of all that this cluster counts, such as
+            ``node`` and ``gres/gpu``; empty when not told.
         display_id: As people write it: ``123_4`` for an array element, ``123_[5-9]`` for those
             that have not been started and share one job id.
         elements: How many array elements it stands for; 1 for anything else.
@@ -123,6 +127,7 @@ class Job:
     time_limit_s: int | None
     time_left_s: int | None
     tres_per_node: str | None
+    tres: dict[str, int]
     display_id: str
     elements: int
 
@@ -313,6 +318,7 @@ def _job(row: Row) -> Job:
         time_limit_s=duration_s_or_none(row["TimeLimit"]),
         time_left_s=duration_s_or_none(row["TimeLeft"]),
         tres_per_node=text_or_none(row["tres-per-node"]),
+        tres=amounts(row["tres-alloc"]),
         display_id=row["JobArrayID"],
         elements=_count_elements(row["ArrayTaskID"]),
     )

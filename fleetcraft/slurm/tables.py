@@ -156,6 +156,13 @@ def count_or_none(cell: str) -> int | None:
     return int(cell) if cell.isdecimal() and cell.isascii() else None
 
 
+def amounts(text: str) -> dict[str, int]:
+    """Reads ``cpu=5000,node=100,gres/gpu=8``; what is no number is left out."""
+    pairs = (part.partition("=") for part in text.split(","))
+    found = ((name.strip(), count_or_none(value)) for name, _, value in pairs)
+    return {name: value for name, value in found if value is not None}
+
+
 def duration_s_or_none(cell: str) -> int | None:
     """A time as ``[D-]HH:MM:SS``, ``MM:SS`` or ``D-HH:MM``, in seconds; None for anything else.
 

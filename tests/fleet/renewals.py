@@ -34,7 +34,7 @@ def a_job(job_id: str, **fields: Any) -> Job:
         "job_id": job_id, "name": "fleet", "comment": None, "state": "PENDING",
         "partition": "main", "account": "proj", "qos": None, "nodes": 1, "node_list": "",
         "reason": None, "restarts": 0, "submitted_at": None, "started_at": None, "ends_at": None,
-        "time_limit_s": 3600, "time_left_s": 3600, "tres_per_node": None,
+        "time_limit_s": 3600, "time_left_s": 3600, "tres_per_node": None, "tres": {},
         "display_id": job_id, "elements": 1,
     }  # fmt: skip
     return Job(**{**given, **fields})

@@ -328,13 +328,19 @@ def test_gpu_hours_are_counted_by_what_jobs_ask_for(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "hours"), [("gres:gpu", 2), ("gres:gpu:a100:1,gres:gpu:v100:2", 6), (None, 0)]
+    ("asked", "counted", "hours"),
+    [
+        ("gres:gpu", 0, 2),
+        ("gres:gpu:a100:1,gres:gpu:v100:2", 0, 6),
+        (None, 3, 3),  # --gpus=3
+        (None, 0, 0),
+    ],
 )
 def test_every_gpu_that_a_waiting_job_asks_for_is_promised(
-    site: Site, asked: str | None, hours: int
+    site: Site, asked: str | None, counted: int, hours: int
 ) -> None:
     site.left = replace(KNOWN, tres="gres/gpu", left_h=9.0 + hours)
-    site.queue["7"] = a_job("7", nodes=2, tres_per_node=asked)
+    site.queue["7"] = a_job("7", nodes=2, tres_per_node=asked, tres={"gres/gpu": counted})
     rules = {"tres": "gres/gpu", "by_hand": True, "gpus_per_node": 1}
     lane = parse_shape("2x01:00:00")
     assert site.controller(lane, headroom_h=7.1, **rules).decides() == ["balance"]

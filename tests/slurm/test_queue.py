@@ -73,6 +73,7 @@ def test_a_recorded_queue_is_read(fakes: FakePrograms, polls: Polls) -> None:
         time_limit_s=1200,
         time_left_s=17 * 60 + 1,
         tres_per_node="gres:gpu:a100:1",
+        tres={"cpu": 1, "node": 1, "billing": 1},
         display_id="15",
         elements=1,
     )
@@ -273,6 +274,7 @@ def test_real_jobs_of_every_kind_are_listed(at_cluster: Cluster, polls: Polls) -
     }
     one = jobs[running]
     assert (one.nodes, one.time_limit_s, one.comment, one.restarts) == (2, 300, "a | b", 0)
+    assert (one.tres["node"], jobs[waiting].tres["node"]) == (2, 1)
     assert one.node_list == "n[1-2]"
     assert one.time_left_s is not None
     assert one.time_left_s <= 300

@@ -127,4 +127,7 @@ def _units(job: Job, tres: str) -> int | None:
         return job.nodes
     if tres != "gres/gpu" or job.nodes is None:
         return None
-    return job.nodes * (count_gpus(job.tres_per_node or "") or 0)
+    # A number for the whole job or for each task is in the first only, and GPUs that a cluster
+    # does not count are in the second only.
+    by_node = job.nodes * (count_gpus(job.tres_per_node or "") or 0)
+    return max(job.tres.get(tres, 0), by_node)
