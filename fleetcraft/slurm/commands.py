@@ -10,7 +10,6 @@ under way: a lost exit code is an error here, never taken for a success.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shutil
@@ -227,21 +226,6 @@ def hostnames(node_list: str) -> list[str]:
     if not names or not all(_NODE_NAME.fullmatch(name) for name in names):
         raise NoAnswerError("scontrol", f"{node_list!r} could not be expanded to node names")
     return names
-
-
-def cluster_name() -> str:
-    """The name of the cluster that answers here; asked once a process and cluster.
-
-    Raises:
-        SchedulerError: Slurm did not say.
-    """
-    here = tuple(os.environ.get(name, "") for name in environment.WHICH_CLUSTER)
-    return _cluster_name((shutil.which("scontrol") or "", *here))
-
-
-@functools.lru_cache(maxsize=8)
-def _cluster_name(which: tuple[str, ...]) -> str:
-    return read_cluster_name(run(CONFIG_QUESTION))
 
 
 CONFIG_QUESTION = ("scontrol", "show", "config")

@@ -431,16 +431,6 @@ def test_a_list_that_cannot_be_expanded_is_no_answer(printed: str, fakes: FakePr
         commands.hostnames("n[1-2]")
 
 
-def test_the_cluster_is_asked_for_its_name_once(
-    fakes: FakePrograms, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_CONF", str(fakes.folder / "slurm.conf"))
-    fakes.write("scontrol", "printf 'Configuration data as of 1\\nClusterName   = lab\\n'")
-
-    assert [commands.cluster_name(), commands.cluster_name()] == ["lab", "lab"]
-    assert len(fakes.calls("scontrol")) == 1
-
-
 @pytest.mark.parametrize(
     "config", ["", "ClusterName = lab\n", "Configuration data as of 1\nOther = x\n"]
 )
@@ -514,9 +504,8 @@ def test_a_real_refusal_is_told_from_a_lost_answer(
         commands.submit([], str(tmp_path / "missing.sh"))
 
 
-def test_real_names_are_expanded_and_the_cluster_named(at_cluster: Cluster) -> None:
+def test_real_names_are_expanded(at_cluster: Cluster) -> None:
     assert commands.hostnames("n[1-3,07]") == ["n1", "n2", "n3", "n07"]
-    assert commands.cluster_name()
     with pytest.raises(SchedulerError):
         commands.hostnames("n[1-")
 
