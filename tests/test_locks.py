@@ -498,9 +498,13 @@ def test_an_owner_whose_folder_was_made_anew_is_not_the_owner_of_the_new_one(fol
         file.unlink()
     with pytest.raises(LockUnknownError):
         held.check()
-    a_lock(folder).acquire()
+    heir = a_lock(folder).acquire()
     with pytest.raises(LockLostError):
         held.check()
+    assert not held.release()
+    with pytest.raises(LockHeldError):
+        a_lock(folder).acquire()
+    heir.check()
 
 
 def test_without_hard_links_a_record_is_made_where_there_is_none(folder: Path) -> None:

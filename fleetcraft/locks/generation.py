@@ -325,11 +325,15 @@ class Held:
         fs.replace(temporary, path)
 
     def release(self) -> bool:
-        """Lets the next one take over at once; says whether that could be written."""
-        path = self._lock.path("released", self.generation)
+        """Lets the next one take over at once; says whether that could be written.
+
+        Another's generation is left alone: a folder that was made anew may have one of this number.
+        """
+        fs, path = self._lock.fs, self._lock.path("released", self.generation)
         data = f'{{"nonce":"{self.holder.nonce}","at":"{timestamp()}"}}\n'.encode()
         try:
-            return put_if_absent(self._lock.fs, path, data)
+            mine = fs.read(self._lock.path("gen", self.generation)) == self._content
+            return mine and put_if_absent(fs, path, data)
         except OSError:
             return False
 
