@@ -33,8 +33,8 @@ def row(job_id: str, **fields: str) -> list[str]:
         "UserID": str(os.geteuid()), "State": "PENDING", "RestartCnt": "0", "Partition": "main",
         "Account": "(null)", "QOS": "(null)", "NumNodes": "2", "NodeList": "",
         "SubmitTime": "1764450000", "StartTime": "N/A", "EndTime": "N/A", "TimeLimit": "1:00:00",
-        "TimeLeft": "1:00:00", "tres-per-node": "N/A", "Reason": "Resources", "Name": "fleet",
-        "Comment": "(null)", **fields,
+        "TimeLeft": "1:00:00", "tres-per-node": "N/A", "tres-alloc": "N/A", "Reason": "Resources",
+        "Name": "fleet", "Comment": "(null)", **fields,
     }  # fmt: skip
     return [given[field] for field, _ in _JOBS.columns]
 

@@ -68,6 +68,17 @@ def test_what_waits_or_is_no_work_for_a_new_fleet_does_not_count(
     assert (found.pending, found.unfit) == (5, 4)
 
 
+def test_tasks_of_an_inner_spool_that_no_pack_may_drain_are_no_demand(
+    outer: Spool, inner: Spool
+) -> None:
+    inner.enqueue("a", "true")
+    inner.drain("the disk is full")
+    found = look(outer, inner)
+    assert (found.kinds.total(), found.pending, found.unfit) == (0, 1, 1)
+    Path(inner.tree.paths.drain_marker).unlink()
+    assert look(outer, inner).kinds.total() == 1
+
+
 def test_a_record_is_read_once_and_a_look_reads_so_many_at_most(outer: Spool) -> None:
     for number in range(7):
         outer.enqueue(f"t{number}", "true")

@@ -22,6 +22,7 @@ from fleetcraft.fleet.bridges import is_pack
 from fleetcraft.fleet.renewal.supply import Supply
 from fleetcraft.fleet.shapes import Shape
 from fleetcraft.layout import LANES, Lane
+from fleetcraft.spool.control import read_markers
 from fleetcraft.spool.grid import LastLane
 from fleetcraft.spool.record import parse
 from fleetcraft.spool.tree import SpoolTree
@@ -49,8 +50,8 @@ class Demand:
         unread: Those that were not read, for want of time or because they were moved just then;
             later looks read them.
         unfit: Those that no new fleet runs or is wanted for: unreadable, to be cancelled, timed
-            in the inner spool, against the law of lane ``last``, or packs, whose work is the
-            inner spool's.
+            in the inner spool or in one with a marker, against the law of lane ``last``, or
+            packs, whose work is the inner spool's.
         seen_s: When, by the observer's monotonic clock.
     """
 
@@ -117,6 +118,8 @@ class DemandReader:
         pending = unread = unfit = 0
         for tree, inner in self._spools:
             unwanted = set(tree.fs.listdir(tree.paths.cancel))
+            # Those of the outer spool keep a pass from submitting anything.
+            refuses = inner and bool(read_markers(tree))
             for name, path in _pending(tree):
                 pending += 1
                 try:
@@ -125,7 +128,7 @@ class DemandReader:
                     unread += 1  # claimed meanwhile, or not to be read just now
                     continue
                 known[inner, name] = kind
-                if kind is None or name in unwanted:
+                if kind is None or name in unwanted or refuses:
                     unfit += 1
                 else:
                     kinds[kind] += 1
