@@ -434,6 +434,7 @@ def test_workers_start_without_a_limit_when_slurm_stays_silent_and_hear_of_it_la
     launcher.until("note", "workers start without")
     launcher.until("start")
     launcher.until("start")
+    wait_until(lambda: stage.calls_of(0))  # which its srun notes itself
     assert "--walltime" not in stage.calls_of(0)[0]
 
     stage.job(TimeLeft="10:00")
