@@ -142,9 +142,9 @@ class Scratch:
         """What the command that runs beside a fleet's workers prints."""
         return f"{self.logs}/fleet-{job}.beside.log"
 
-    def batch_log(self) -> str:
-        """What a fleet's batch script prints, with Slurm's placeholder for the job id."""
-        return f"{self.logs}/fleet-%j.log"
+    def batch_log(self, job_id: str) -> str:
+        """What a fleet's batch script prints; ``%j`` for the job id gives the pattern of them."""
+        return f"{self.logs}/fleet-{job_id}.log"
 
 
 def task_of(file_name: str) -> str | None:

@@ -17,7 +17,7 @@ from fleetcraft.cli.output import note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.cli.worker import worker_flag
 from fleetcraft.errors import UsageError
-from fleetcraft.view.text import Paint, printable, table
+from fleetcraft.view.text import Paint, plural, printable, table
 
 if TYPE_CHECKING:
     from fleetcraft.fleet.launch.plan import Company, LaunchPlan
@@ -179,7 +179,7 @@ def _say(session: Session, plan: LaunchPlan, checks: list[Check], *, job_id: str
                 "sbatch": plan.line,
                 "argv": plan.sbatch,
                 "dry_run": job_id is None,
-                "log": plan.log if job_id is None else plan.log.replace("%j", job_id),
+                "log": plan.log if job_id is None else plan.log_of(job_id),
                 "checks": [
                     {"name": check.name, "status": check.status.value, "text": check.text}
                     for check in checks
@@ -193,7 +193,7 @@ def _say(session: Session, plan: LaunchPlan, checks: list[Check], *, job_id: str
         print_text(f"\n{plan.line}")
         print_text("\nnothing was submitted")
         return
-    print_text(f"submitted job {job_id}: {plan.nodes} nodes")
-    print_text(f"log:  {plan.log.replace('%j', job_id)}; of node N: fleet-{job_id}.N.log beside it")
+    print_text(f"submitted job {job_id}: {plural(plan.nodes, 'node')}")
+    print_text(f"log:  {plan.log_of(job_id)}; of node N: fleet-{job_id}.N.log beside it")
     reach = session.reach()
     print_text(f"next: {reach} status; squeue -j {shlex.quote(job_id)}; scancel {job_id}")

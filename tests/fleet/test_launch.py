@@ -90,6 +90,20 @@ def test_a_fleet_has_its_nodes_whole_survives_a_lost_one_and_can_be_found_again(
     assert read_mark(given["--comment"]) == Mark(root_mark(config.root))
 
 
+def test_only_the_job_id_is_put_into_the_name_of_the_log_whatever_the_root_is_called(
+    tmp_path: Path,
+) -> None:
+    def plan(root: Path) -> LaunchPlan:
+        flags = {"root": str(root), "project_dir": str(tmp_path)}
+        return plan_launch(load(flags, {}), nodes=1, time_s=60)
+
+    odd = plan(tmp_path / "100%j")
+    assert options(odd)["--output"] == f"{tmp_path}/100%%j/logs/fleet-%j.log"
+    assert odd.log_of("7") == f"{tmp_path}/100%j/logs/fleet-7.log"
+    with pytest.raises(ConfigError, match="backslash"):
+        plan(tmp_path / "back\\slash")
+
+
 @pytest.mark.parametrize(
     ("time_s", "warning"), [(60, "6"), (600, "60"), (1800, "180"), (43200, "180")]
 )

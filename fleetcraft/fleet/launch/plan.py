@@ -39,7 +39,7 @@ class LaunchPlan:
         arguments: Its arguments.
         nodes: How many nodes.
         time_s: The walltime.
-        log: Where the batch script's output goes, with Slurm's ``%j`` for the job id.
+        log: Where the batch script's output goes, with ``%j`` for the job id.
         logs: The folder of all logs.
     """
 
@@ -55,6 +55,10 @@ class LaunchPlan:
     def sbatch(self) -> list[str]:
         """The exact command line."""
         return ["sbatch", "--parsable", *self.options, self.script, *self.arguments]
+
+    def log_of(self, job_id: str) -> str:
+        """Where the output of the batch script goes in this job."""
+        return f"{self.log.removesuffix('%j.log')}{job_id}.log"
 
     @property
     def line(self) -> str:
@@ -108,7 +112,8 @@ def plan_launch(
         company: What runs beside the workers.
 
     Raises:
-        ConfigError: There is no scratch tree, no template, or ``slurm.extra`` cannot be split.
+        ConfigError: There is no scratch tree, no template, ``slurm.extra`` cannot be split, or
+            Slurm could not name a log after the job in the scratch tree.
         UsageError: More nodes are for the command beside the workers than there are.
     """
     company = company or Company()
@@ -128,7 +133,7 @@ def plan_launch(
         "--exclusive",  # a fleet has its nodes whole
         "--no-kill",
         "--requeue",
-        f"--output={scratch.batch_log()}",
+        f"--output={_output(scratch)}",
         "--open-mode=append",
         f"--chdir={config.project_dir}",
         *_site_options(config, partition),
@@ -143,7 +148,7 @@ def plan_launch(
         arguments=tuple(_arguments(config, idle_s, slots, warning_s, company)),
         nodes=nodes,
         time_s=time_s,
-        log=scratch.batch_log(),
+        log=scratch.batch_log("%j"),
         logs=scratch.logs,
     )
 
@@ -201,6 +206,24 @@ def parse_walltime_s(text: str) -> int:
             text=text,
         )
     return seconds
+
+
+def _output(scratch: Scratch) -> str:
+    """The batch log as sbatch takes it, where ``%`` stands for the job id only where we say so.
+
+    Raises:
+        ConfigError: The path has a backslash, after which Slurm puts no job id in.
+
+    Source: "filename pattern" of sbatch(1).
+    """
+    if "\\" in scratch.logs:
+        raise ConfigError(
+            f"Slurm cannot name logs after jobs in a path with a backslash: {scratch.logs}; "
+            "nothing was submitted",
+            hint="choose a root without a backslash",
+            path=scratch.logs,
+        )
+    return Scratch(scratch.root.replace("%", "%%")).batch_log("%j")
 
 
 def _warning_s(config: Config, time_s: int) -> int:
