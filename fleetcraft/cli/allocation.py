@@ -158,13 +158,16 @@ def _run(session: Session, plan: AllocationPlan) -> AllocationReport:
         note=lambda text: tell({"event": "recovery", "text": text}),
     )
     every_s = config.seconds("worker.heartbeat_s") / 2
-    return Allocation(
+    report = Allocation(
         plan,
         polls,
         recover=recovery.run,
         recover_every_s=min(_RECOVER_AT_MOST_S, max(_RECOVER_AT_LEAST_S, every_s)),
         on_event=tell,
     ).run()
+    if not all(node.in_order for node in report.nodes):
+        recovery.run_here()
+    return report
 
 
 class _Teller:

@@ -13,14 +13,20 @@ from collections.abc import Callable, Sequence
 from fleetcraft.errors import FleetError
 from fleetcraft.fleet.judge import LeaseWatch, SlurmTruth, ask_slurm
 from fleetcraft.slurm.polls import Polls
-from fleetcraft.spool.recovery import RecoveryReport, StopSurvivors, recover
+from fleetcraft.spool.recovery import (
+    AskOwner,
+    RecoveryReport,
+    StopSurvivors,
+    ask_this_machine,
+    recover,
+)
 from fleetcraft.spool.tree import SpoolTree, describe_problem
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 class FleetRecovery:
-    """Recovers claims of dead workers while a fleet runs; call `run` every few seconds.
+    """Recovers claims of dead workers: `run` every few seconds of a fleet, `run_here` at its end.
 
     Args:
         trees: The spools; one that is not there yet is passed over.
@@ -54,23 +60,31 @@ class FleetRecovery:
         Returns:
             What was done, added up; ``unknown`` and ``alive`` count the claims that stay.
         """
+        ask = ask_slurm(truth or SlurmTruth(self._polls), self._listen)
+        return self._pass(ask, self._tell)
+
+    def run_here(self) -> RecoveryReport:
+        """A last pass, about owners on this host alone: it asks nobody and waits for nothing.
+
+        Without it a task outlives a launcher whose last worker was killed, where Slurm does not
+        end what left the step's processes.
+        """
+        return self._pass(ask_this_machine(), self._tell_moved)
+
+    def _pass(self, ask: AskOwner, tell: Callable[[RecoveryReport], None]) -> RecoveryReport:
         total = RecoveryReport()
-        truth = truth or SlurmTruth(self._polls)
-        self._stays = set()
         for tree in self._trees:
             if truth.was_asked:
                 # An answer about one spool is older than the look at the claims of the next.
                 truth = SlurmTruth(self._polls)
             try:
-                report = recover(
-                    tree, ask_slurm(truth, self._listen), stop_survivors=self._stop_survivors
-                )
+                report = recover(tree, ask, stop_survivors=self._stop_survivors)
             except FileNotFoundError:
                 continue
             except (OSError, FleetError) as error:
                 self._say_once("the recovery pass failed", describe_problem(error))
                 continue
-            self._tell(report)
+            tell(report)
             total.recovered += report.recovered
             total.rolled_forward += report.rolled_forward
             total.unknown += report.unknown
@@ -81,11 +95,15 @@ class FleetRecovery:
         return total
 
     def _tell(self, report: RecoveryReport) -> None:
+        self._tell_moved(report)
+        for item in report.items:
+            if not item.to:
+                self._say_once(f"{item.task!r} stays with {item.owner}: {item.reason}")
+
+    def _tell_moved(self, report: RecoveryReport) -> None:
         for item in report.items:
             if item.to:
                 self._note(f"{item.action} {item.task!r} to {item.to}: {item.reason}")
-            else:
-                self._say_once(f"{item.task!r} stays with {item.owner}", item.reason)
 
     def _say_once(self, what: str, reason: str) -> None:
         """Says what was not so at the last pass; an age in the reason makes it no news."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from fleetcraft.errors import SchedulerError
 from fleetcraft.fleet import judge
 from fleetcraft.fleet.recovery import FleetRecovery
-from fleetcraft.identity import JobRun, Owner
+from fleetcraft.identity import JobRun, Owner, this_host
 from fleetcraft.slurm.polls import Polls
 from fleetcraft.slurm.queue import Jobs
 from fleetcraft.spool import claims, leases
@@ -108,25 +109,21 @@ def test_an_unanswered_question_leaves_the_claim_and_is_said_once(
     assert spool.counts()["running"] == 1
 
 
-def test_a_claim_that_appears_after_slurm_answered_about_another_spool_is_asked_about_anew(
+def test_the_last_pass_puts_back_what_died_on_this_host_and_asks_nobody(
     tmp_path: Path, slurm: Slurm
 ) -> None:
-    first = Spool.create(str(tmp_path / "taskq"))
-    second = Spool.create(str(tmp_path / "taskq_gpu"))
-    hold(first, "a")
-    recovery = FleetRecovery(
-        [first.tree, second.tree], Polls(), stop_survivors=None, note=lambda text: None
-    )
-    recovery.run()
-    time.sleep(1.6 * INTERVAL_S)
+    spool = Spool.create(str(tmp_path / "taskq"))
+    hold(spool, "far")
+    dead = hold(spool, "here")
+    dead.host = this_host().host
+    with subprocess.Popen(["true"]) as ended:
+        dead.pid = ended.pid
+    leases.publish(spool.tree, dead)
+    said: list[str] = []
+    recovery = FleetRecovery([spool.tree], Polls(), stop_survivors=None, note=said.append)
 
-    def a_worker_without_a_lease_claims() -> None:
-        slurm.fault = SchedulerError("squeue did not answer")
-        lease = hold(second, "b")
-        os.unlink(second.tree.paths.lease(lease.name))
+    assert recovery.run_here().recovered == 1
 
-    slurm.then = a_worker_without_a_lease_claims
-    report = recovery.run()
-
-    assert (report.recovered, report.unknown) == (1, 1)
-    assert second.counts()["running"] == 1
+    assert [record for record in said if "'here' to pending" in record] == said
+    assert spool.counts()["running"] == 1
+    assert slurm.asked == 0
