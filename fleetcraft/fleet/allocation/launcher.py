@@ -89,8 +89,7 @@ class Allocation:
         self._harder_at = _NEVER
         self._stop_number = 0
         self._stopped_at = 0.0
-        self._stay_until: float | None = None
-        self._stranded = 0
+        self._trouble = ""
 
     def run(self) -> AllocationReport:
         """Starts the steps and stays until all of them are over.
@@ -120,11 +119,14 @@ class Allocation:
             self._look_beside(self._beside)
         for sight in self._lookout.take():
             self._roster.heed(sight)
+            self._trouble = sight.trouble
             if sight.job is not None and self._hold_until < _NEVER:
                 self._release()
         now = time.monotonic()
         if now >= self._hold_until:
-            self._tell("note", None, "Slurm does not tell the walltime left; workers start without")
+            why = self._trouble or "no answer yet"
+            text = f"Slurm does not tell the walltime left ({why}); workers start without"
+            self._tell("note", None, text)
             self._release()
         if now >= self._drain_at:
             self._drain_at = _NEVER
