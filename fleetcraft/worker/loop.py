@@ -241,7 +241,7 @@ class Worker:
         self.interrupt(f"stopped by {name}", code)
 
     def _heed_signal(self) -> None:
-        """A task was ended by TERM: Slurm's own may just not have reached this worker yet."""
+        """A task was ended by TERM or KILL, and Slurm's own may just not have come here yet."""
         if self._signals is not None:
             self._signals.await_one()
         self._obey_signal()

@@ -45,8 +45,8 @@ class Words:
         leave: Claim nothing more, for this reason and with this exit code.
         task_done: A task was completed; others may have waited for it.
         refuse: A record that another user could have written must not be tried again.
-        heed: A task of a Slurm job was ended by TERM, which may have been meant for the worker:
-            obey that first.
+        heed: A task of a Slurm job was ended by TERM or KILL, which may be meant for the worker
+            too: wait for that a moment, and obey it first.
     """
 
     leave: Callable[[str, int], None]
@@ -115,7 +115,7 @@ class Tender:
                 self._lose(slot, slot.attempt)
                 continue
             if ended is not None:
-                if self._settings.run.job and slot.attempt.stopped is None and _by_term(ended):
+                if self._settings.run.job and slot.attempt.stopped is None and _was_cut(ended):
                     self._heed()
                 self._finish(slot, slot.attempt, ended)
 
@@ -275,5 +275,11 @@ class Tender:
             self._after_close(held.name, begun, begun.line.attempt)
 
 
-def _by_term(ended: Ended) -> bool:
-    return ended.signal == signal.SIGTERM or ended.exit_code == 128 + signal.SIGTERM
+def _was_cut(ended: Ended) -> bool:
+    """Whether what ended it may be on its way to this worker too.
+
+    Of a step that is killed Slurm signals one process after the other (seen with 22.05): a task's
+    end must not be filed as its own failure by a worker that has a moment to live.
+    """
+    numbers = (signal.SIGTERM, signal.SIGKILL)
+    return ended.signal in numbers or (ended.exit_code or 0) - 128 in numbers

@@ -134,6 +134,23 @@ def test_a_task_that_gets_slurms_term_before_its_worker_was_interrupted(
     assert site.outcomes("a") == ["interrupted"]
 
 
+@pytest.mark.parametrize("slots", ["1", "2"])
+def test_a_task_that_is_killed_a_moment_before_its_worker_is_left_to_recovery(
+    site: Site, slots: str
+) -> None:
+    site.enqueue("a", HOLD)
+    worker = site.start(slots=slots, run={"job": "4711"}, idle_s=60.0)
+    pid = int(site.await_lines("began")[0])
+
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(0.05)
+    worker.signal(signal.SIGKILL)
+
+    assert worker.wait() == -signal.SIGKILL
+    assert site.state("a") == "running"
+    assert site.outcomes("a") == []
+
+
 def test_a_task_that_somebody_else_ended_by_term_has_failed(site: Site) -> None:
     site.enqueue("a", "kill -TERM $$")
     worker = site.start(run={"job": "4711"})
