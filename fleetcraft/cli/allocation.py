@@ -25,7 +25,7 @@ from fleetcraft.fleet.launch.readiness import refuse_strange_setup
 from fleetcraft.fleet.recovery import FleetRecovery
 from fleetcraft.layout import Scratch
 from fleetcraft.slurm import commands
-from fleetcraft.slurm.allocated import gpus_by_node
+from fleetcraft.slurm.allocated import gpus_by_node, gpus_of_steps
 from fleetcraft.slurm.polls import Polls
 from fleetcraft.spool import views
 from fleetcraft.spool.control import refuse_markers
@@ -93,16 +93,11 @@ def _plan(
     session: Session, company: Company, tree: SpoolTree, job_id: str, nodes: tuple[str, ...]
 ) -> AllocationPlan:
     config = session.config
-    try:
-        gpus: Mapping[str, int] = gpus_by_node(job_id)
-    except SchedulerError as error:
-        note(f"GPUs are left to srun: {printable(error.message)}")
-        gpus = {}
     return AllocationPlan(
         job_id=job_id,
         job_restarts=os.environ.get("SLURM_RESTART_COUNT", ""),
         nodes=nodes,
-        gpus=gpus,
+        gpus=_gpus(job_id),
         worker=tuple(_worker(config, company)),
         tree=tree,
         root=config.root,
@@ -117,6 +112,24 @@ def _plan(
         # Three heartbeats of silence, and what a pass or two of recovery may take after that.
         claims_patience_s=3 * config.seconds("worker.heartbeat_s") + _RECOVERY_TAKES_S,
     )
+
+
+def _gpus(job_id: str) -> Mapping[str, int]:
+    """GPUs that the step on each node is to ask for."""
+    try:
+        found = gpus_by_node(job_id)
+    except SchedulerError as error:
+        note(f"GPUs are left to srun: {printable(error.message)}")
+        return {}
+    asked = gpus_of_steps(found)
+    if spare := sum(found.values()) - sum(asked.values()):
+        least = min(asked.values())
+        note(
+            f"{plural(spare, 'GPU stays', 'GPUs stay')} idle: this job's nodes have different "
+            f"numbers of GPUs, and Slurm gives none of its steps more than {least}; "
+            "a fleet with nodes of one kind uses all of theirs"
+        )
+    return asked
 
 
 def _worker(config: Config, company: Company) -> list[str]:

@@ -8,6 +8,7 @@ to have none.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from fleetcraft.errors import NoAnswerError
 from fleetcraft.slurm import commands
@@ -39,3 +40,14 @@ def read_gpus(job_id: str, text: str) -> dict[str, int]:
         if count is not None:
             found.update(dict.fromkeys(commands.hostnames(node_list), count))
     return found
+
+
+def gpus_of_steps(by_node: Mapping[str, int]) -> dict[str, int]:
+    """GPUs that a step on one node may ask for: on nodes of several kinds those of the smallest.
+
+    A step that asks for more a node than the smallest node of its job has is refused, also where
+    it is to run on a larger one ("Invalid generic resource (gres) specification", seen with
+    22.05). One node without any GPU leaves none to the steps.
+    """
+    least = min(by_node.values(), default=0)
+    return dict.fromkeys(by_node, least)

@@ -24,8 +24,7 @@ from fleetcraft.fleet.allocation.steps import Ending, ending, srun, step_environ
 from fleetcraft.identity import JobRun, Owner
 from fleetcraft.layout import Lane
 from fleetcraft.slurm import queue
-from fleetcraft.slurm.allocated import read_gpus
-from fleetcraft.spool import claims, leases
+from fleetcraft.slurm.allocated import gpus_of_steps, read_gpus
 from fleetcraft.spool.setup import set_up
 from fleetcraft.spool.store import Spool
 from fleetcraft.spool.tree import SpoolTree
@@ -576,3 +575,10 @@ def test_a_step_that_takes_no_orders_gets_no_input_and_falls_with_its_first_rank
     assert "--input=none" in words
     assert "--kill-on-bad-exit=1" in words
     assert "--nodelist=n1,n2" in words
+
+
+def test_a_step_asks_for_no_more_gpus_than_the_smallest_node_of_its_job_has() -> None:
+    assert gpus_of_steps({"n1": 2, "n2": 2}) == {"n1": 2, "n2": 2}
+    assert gpus_of_steps({"n1": 2, "n2": 3, "n3": 1}) == {"n1": 1, "n2": 1, "n3": 1}
+    assert gpus_of_steps({"n1": 2, "n2": 0}) == {"n1": 0, "n2": 0}
+    assert gpus_of_steps({}) == {}
