@@ -120,6 +120,7 @@ class SlurmFailedError(SchedulerError):
         first_line: str,
         *,
         not_done: str = "nothing was concluded",
+        hint: str = "scontrol ping says whether the controller answers",
     ) -> None:
         if exit_code is None:
             how = "ended, but its exit code was lost"
@@ -131,7 +132,7 @@ class SlurmFailedError(SchedulerError):
             how = f"failed with exit code {exit_code}"
         super().__init__(
             f"{program} {how}: {first_line or 'it said nothing'}; {not_done}",
-            hint="scontrol ping says whether the controller answers",
+            hint=hint,
             program=program,
             returned=exit_code,
             said=first_line,

@@ -131,7 +131,11 @@ def submit(
         return found[0][1]
     if not found and _is_refusal(ended):
         raise SlurmFailedError(
-            "sbatch", ended.exit_code, ended.said, not_done="no job was submitted"
+            "sbatch",
+            ended.exit_code,
+            ended.said,
+            not_done="no job was submitted",
+            hint="sinfo shows what can be asked for, scontrol ping whether the controller answers",
         )
     said = first_line(ended.stdout) or ended.said or "nothing"
     raise SubmissionUnknownError(
