@@ -60,8 +60,16 @@ class FleetRecovery:
         Returns:
             What was done, added up; ``unknown`` and ``alive`` count the claims that stay.
         """
-        ask = ask_slurm(truth or SlurmTruth(self._polls), self._listen)
-        return self._pass(ask, self._tell)
+        known = truth or SlurmTruth(self._polls)
+
+        def judge() -> AskOwner:
+            nonlocal known
+            if known.was_asked:
+                # An answer about one spool is older than the look at the claims of the next.
+                known = SlurmTruth(self._polls)
+            return ask_slurm(known, self._listen)
+
+        return self._pass(judge, self._tell)
 
     def run_here(self) -> RecoveryReport:
         """A last pass, about owners on this host alone: it asks nobody and waits for nothing.
@@ -69,16 +77,16 @@ class FleetRecovery:
         Without it a task outlives a launcher whose last worker was killed, where Slurm does not
         end what left the step's processes.
         """
-        return self._pass(ask_this_machine(), self._tell_moved)
+        return self._pass(ask_this_machine, self._tell_moved)
 
-    def _pass(self, ask: AskOwner, tell: Callable[[RecoveryReport], None]) -> RecoveryReport:
+    def _pass(
+        self, judge: Callable[[], AskOwner], tell: Callable[[RecoveryReport], None]
+    ) -> RecoveryReport:
         total = RecoveryReport()
+        self._stays = set()
         for tree in self._trees:
-            if truth.was_asked:
-                # An answer about one spool is older than the look at the claims of the next.
-                truth = SlurmTruth(self._polls)
             try:
-                report = recover(tree, ask, stop_survivors=self._stop_survivors)
+                report = recover(tree, judge(), stop_survivors=self._stop_survivors)
             except FileNotFoundError:
                 continue
             except (OSError, FleetError) as error:
@@ -98,7 +106,7 @@ class FleetRecovery:
         self._tell_moved(report)
         for item in report.items:
             if not item.to:
-                self._say_once(f"{item.task!r} stays with {item.owner}: {item.reason}")
+                self._say_once(f"{item.task!r} stays with {item.owner}", item.reason)
 
     def _tell_moved(self, report: RecoveryReport) -> None:
         for item in report.items:

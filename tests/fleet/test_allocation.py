@@ -25,6 +25,7 @@ from fleetcraft.identity import JobRun, Owner
 from fleetcraft.layout import Lane
 from fleetcraft.slurm import queue
 from fleetcraft.slurm.allocated import gpus_of_steps, read_gpus
+from fleetcraft.spool import claims, leases
 from fleetcraft.spool.setup import set_up
 from fleetcraft.spool.store import Spool
 from fleetcraft.spool.tree import SpoolTree

@@ -127,3 +127,27 @@ def test_the_last_pass_puts_back_what_died_on_this_host_and_asks_nobody(
     assert [record for record in said if "'here' to pending" in record] == said
     assert spool.counts()["running"] == 1
     assert slurm.asked == 0
+
+
+def test_a_claim_that_appears_after_slurm_answered_about_another_spool_is_asked_about_anew(
+    tmp_path: Path, slurm: Slurm
+) -> None:
+    first = Spool.create(str(tmp_path / "taskq"))
+    second = Spool.create(str(tmp_path / "taskq_gpu"))
+    hold(first, "a")
+    recovery = FleetRecovery(
+        [first.tree, second.tree], Polls(), stop_survivors=None, note=lambda text: None
+    )
+    recovery.run()
+    time.sleep(1.6 * INTERVAL_S)
+
+    def a_worker_without_a_lease_claims() -> None:
+        slurm.fault = SchedulerError("squeue did not answer")
+        lease = hold(second, "b")
+        os.unlink(second.tree.paths.lease(lease.name))
+
+    slurm.then = a_worker_without_a_lease_claims
+    report = recovery.run()
+
+    assert (report.recovered, report.unknown) == (1, 1)
+    assert second.counts()["running"] == 1

@@ -89,6 +89,8 @@ class Allocation:
         self._harder_at = _NEVER
         self._stop_number = 0
         self._stopped_at = 0.0
+        self._stay_until: float | None = None
+        self._stranded = 0
         self._trouble = ""
 
     def run(self) -> AllocationReport:
