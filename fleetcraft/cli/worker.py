@@ -18,6 +18,7 @@ from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.errors import ConfigError
 from fleetcraft.identity import this_job_run
 from fleetcraft.spool.control import refuse_markers
+from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.view.run import event_line
 from fleetcraft.view.text import Paint, plural
 from fleetcraft.worker.settings import WorkerReport, WorkerSettings
@@ -63,9 +64,24 @@ def worker_command(session: Session, /, **given: Any) -> int:
     bind_as_configured(session, tree)
     from fleetcraft.worker.loop import run_worker
 
-    report = run_worker(_settings(session, tree.paths.root, given), _teller(session))
+    settings = _settings(session, tree.paths.root, given)
+    report = run_worker(settings, _teller(session))
+    if settings.orders:
+        _turn_off_the_light(tree, settings.run.job)
     _say(session, report)
     return int(report.exit_code)
+
+
+def _turn_off_the_light(tree: SpoolTree, job_id: str) -> None:
+    """Gives the job back, should this have been the last worker of one that lost its launcher."""
+    launcher = os.environ.get("FLEET_LAUNCHER_NODE", "")
+    if not job_id or not launcher:
+        return
+    from fleetcraft.fleet.allocation.bereft import give_back_job
+    from fleetcraft.slurm.polls import Polls
+
+    if said := give_back_job(tree, job_id, launcher, Polls()):
+        note(said)
 
 
 def worker_flag(session: Session, setting: str, text: str | None) -> None:

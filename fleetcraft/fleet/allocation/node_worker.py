@@ -39,6 +39,8 @@ class NodeWorker:
         over: Why nothing more happens here; empty while something may.
         in_order: Whether it left as it should.
         lost: The node itself was lost, which is nobody's failure here.
+        known_leases: Those of earlier starts.
+        blind: They could not be listed, so that a lease of the last start cannot be told from them.
     """
 
     name: str
@@ -55,6 +57,7 @@ class NodeWorker:
     in_order: bool = True
     lost: bool = False
     known_leases: set[str] = field(default_factory=set)
+    blind: bool = False
 
     @property
     def step_name(self) -> str:
@@ -124,23 +127,28 @@ class NodeWorker:
 
     def remember_leases(self, tree: SpoolTree, job_id: str) -> None:
         """Takes note of the leases of earlier starts, and of an earlier run of the same job."""
-        self.known_leases.update(self._leases(tree, job_id))
+        there = self._leases(tree, job_id)
+        self.blind = there is None
+        self.known_leases.update(there or ())
 
     def goodbye(self, tree: SpoolTree, job_id: str) -> str | None:
         """Why its last worker left, as its own lease says; None when it does not say that it has.
 
         Also None when the lease cannot be seen (yet): what another node wrote may come late.
         """
-        fresh = [leases.read(tree, name) for name in self._leases(tree, job_id) - self.known_leases]
+        there = self._leases(tree, job_id)
+        if self.blind or there is None:
+            return None
+        fresh = [leases.read(tree, name) for name in there - self.known_leases]
         if not fresh or not all(lease is not None and lease.left_at for lease in fresh):
             return None
         return next((lease.reason for lease in fresh if lease is not None), "")
 
-    def _leases(self, tree: SpoolTree, job_id: str) -> set[str]:
+    def _leases(self, tree: SpoolTree, job_id: str) -> set[str] | None:
         try:
             names = tree.fs.listdir(tree.paths.workers)
         except OSError:
-            return set()
+            return None
         return {
             name.removesuffix(".json")
             for name in names

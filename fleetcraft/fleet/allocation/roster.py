@@ -18,6 +18,7 @@ from fleetcraft.errors import FleetError, SchedulerError
 from fleetcraft.fleet.allocation.lookout import Sight
 from fleetcraft.fleet.allocation.node_worker import NodeWorker
 from fleetcraft.fleet.allocation.steps import Ending, describe_end, ending, srun, step_environment
+from fleetcraft.identity import this_host
 from fleetcraft.layout import Scratch
 from fleetcraft.slurm import commands
 from fleetcraft.spool.control import read_markers
@@ -96,16 +97,22 @@ class Roster:
         self.nodes = [NodeWorker(name=name, rank=rank) for rank, name in enumerate(names)]
         self.ends: float | None = None
         self.order = ""
-        self._env = step_environment(os.environ, FLEET_RANKS=str(len(names)))
+        self._env = step_environment(
+            os.environ, FLEET_RANKS=str(len(names)), FLEET_LAUNCHER_NODE=this_host().host
+        )
         self._ask_at = _NEVER
+        self._slurm_is_silent = False
         for node in self.nodes:
             node.remember_leases(plan.tree, plan.job_id)
 
     def is_over(self) -> bool:
-        """Whether nothing more is to be expected: nobody stays for a node that may come back."""
+        """Whether nothing more is to be expected: nobody stays for a node that may come back.
+
+        While Slurm says nothing, a worker in doubt may live, and the end of the job would end it.
+        """
         active = [node for node in self.nodes if node.active]
         doubts = [node.doubt for node in active if node.doubt is not None]
-        if len(doubts) < len(active):
+        if len(doubts) < len(active) or (doubts and self._slurm_is_silent):
             return False
         return not doubts or time.monotonic() > max(doubts) + _DOUBT_PATIENCE_S
 
@@ -152,7 +159,7 @@ class Roster:
             if node.away:
                 node.finish("the node is down", in_order=False, lost=True)
             elif not node.over:
-                why = f"{describe_end(node.code or 0)}, and Slurm gave no word about the node"
+                why = f"{describe_end(node.code or 0)}, and nobody can say what became of it"
                 node.finish(why, in_order=False)
         return self.nodes
 
@@ -263,6 +270,7 @@ class Roster:
 
     def heed(self, sight: Sight) -> None:
         """Takes in what was found out."""
+        self._slurm_is_silent = bool(sight.trouble)
         self._heed_job(sight)
         for node in self.nodes:
             if node.doubt is not None and sight.asked_at >= node.doubt:
