@@ -130,6 +130,7 @@ class Scratch:
         self.inner = f"{self.root}/{INNER_SPOOL}"
         self.logs = f"{self.root}/logs"
         self.telemetry = f"{self.root}/telemetry"
+        self.forwards = forwards_folder(self.telemetry)
         self.control = f"{self.root}/control"
         self.intents = f"{self.control}/intents"
         self.locks = f"{self.control}/locks"
@@ -167,6 +168,26 @@ def parse_log(file_name: str) -> tuple[str, int] | None:
     stem, _, suffix = file_name.rpartition(".")
     name, _, attempt = stem.rpartition(".")
     return (name, int(attempt)) if suffix == "log" and name and attempt.isdecimal() else None
+
+
+def forwards_folder(telemetry_dir: str) -> str:
+    """Where tasks report their forward calls: a folder of the telemetry folder."""
+    return f"{telemetry_dir}/forwards"
+
+
+def forwards_file(telemetry_dir: str, owner: str) -> str:
+    """What the task of one claim reports of its forward calls, one JSON object a line."""
+    return f"{forwards_folder(telemetry_dir)}/{owner}.jsonl"
+
+
+def telemetry_file(node: str, job: str, started: str) -> str:
+    """The name of a telemetry file; see `parse_telemetry_file`."""
+    return f"{node}_job{job}_{started}.csv"
+
+
+def sidecar(csv_path: str) -> str:
+    """The file beside a telemetry CSV that says what the rows cannot."""
+    return f"{csv_path.removesuffix('.csv')}.json"
 
 
 class TelemetryFile(NamedTuple):

@@ -97,6 +97,13 @@ SETTINGS = (
     ),
     Setting("worker.node_failures", "count", "fast failures that make a node unfit", 10, least=1),
     Setting("worker.node_failure_s", "seconds", "what counts as a fast failure", 10.0),
+    Setting(
+        "telemetry.dir",
+        "path",
+        "where telemetry is written and read (root/telemetry)",
+        classic=("TELEMETRY_DIR",),
+    ),
+    Setting("telemetry.interval_s", "seconds", "between samples; 0 starts no logger", 30.0),
     Setting("slurm.partition", "text", "partition for fleets"),
     Setting("slurm.account", "text", "account that fleets are charged to"),
     Setting("slurm.qos", "text", "QOS for fleets"),
@@ -278,7 +285,7 @@ def _derived(values: dict[str, Value], *, root_is_flag: bool) -> dict[str, Value
     if root_is_flag:
         # A root that was typed means this whole tree, whatever the environment or a file say of
         # single spools; they may be those of another tree.
-        for name in ("spool.dir", "spool.gpu_dir", "spool.of_task"):
+        for name in ("spool.dir", "spool.gpu_dir", "spool.of_task", "telemetry.dir"):
             values[name] = Value(None, "default")
     if values["root"].value is None:
         for name in ("spool.of_task", "spool.dir", "spool.gpu_dir"):
@@ -287,7 +294,11 @@ def _derived(values: dict[str, Value], *, root_is_flag: bool) -> dict[str, Value
                 break
     if values["root"].value is not None:
         scratch = Scratch(str(values["root"].value))
-        for name, folder in (("spool.dir", scratch.outer), ("spool.gpu_dir", scratch.inner)):
+        for name, folder in (
+            ("spool.dir", scratch.outer),
+            ("spool.gpu_dir", scratch.inner),
+            ("telemetry.dir", scratch.telemetry),
+        ):
             if values[name].value is None:
                 values[name] = Value(folder, "derived from root")
     return values

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fleetcraft.fleet.snapshot.gpus import Gpu, GpuState, Sighting
+from fleetcraft.fleet.snapshot.gpus import Gpu
 from fleetcraft.fleet.snapshot.jobs_and_nodes import JobView, NodeView
 from fleetcraft.fleet.snapshot.whole import Part, Snapshot
+from fleetcraft.gpu.states import GpuState, Sighting
 from fleetcraft.slurm.accounting import Balance, Limits
 from fleetcraft.units import format_clock, format_seconds
 from fleetcraft.view.snapshot_shape import summary, time_text, unlisted, word

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from fleetcraft.fleet.snapshot.gpus import Gpu, GpuState, count_states
+from fleetcraft.fleet.snapshot.gpus import Gpu
 from fleetcraft.fleet.snapshot.jobs_and_nodes import JobView, NodeView
 from fleetcraft.fleet.snapshot.whole import Part, Snapshot
+from fleetcraft.gpu.states import GpuState, count_states
 from fleetcraft.slurm.accounting import Balance, Limits, Status
 from fleetcraft.view.text import plural
 
@@ -148,8 +149,9 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
 def _gpu_states(shot: Snapshot) -> dict[str, int] | None:
     if shot.gpus.value is None:
         return None
-    states = {state.value: count for state, count in count_states(shot.gpus.value).items()}
-    return {"allocated": len(shot.gpus.value), **states}
+    gpus = shot.gpus.value
+    states = count_states(gpu.state for gpu in gpus)
+    return {"allocated": len(gpus), **{state.value: count for state, count in states.items()}}
 
 
 def _uncounted(shot: Snapshot) -> list[dict[str, Any]] | None:
@@ -218,7 +220,8 @@ def _gpu_sentence(shot: Snapshot) -> str:
         return "GPUs not known"
     gpus = shot.gpus.value
     text = f"{plural(len(gpus), 'GPU')} allocated"
-    states = [f"{n} {word(state)}" for state, n in count_states(gpus).items() if n]
+    counted = count_states(gpu.state for gpu in gpus)
+    states = [f"{count} {word(state)}" for state, count in counted.items() if count]
     if states:
         text += f": {', '.join(states)}"
     uncounted = len(unlisted(shot))

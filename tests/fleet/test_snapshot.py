@@ -13,27 +13,19 @@ import pytest
 
 from fleetcraft.fleet.shapes import Mark, root_mark
 from fleetcraft.fleet.snapshot import probe_step
-from fleetcraft.fleet.snapshot.gpus import (
-    Gpu,
-    GpuState,
-    Share,
-    Sighting,
-    Sightings,
-    classify,
-    count_gpus,
-    list_gpus,
-)
+from fleetcraft.fleet.snapshot.gpus import Gpu, Share, count_gpus, list_gpus
 from fleetcraft.fleet.snapshot.probe import NodeReport, look
 from fleetcraft.fleet.snapshot.probe_step import Allocation, probe_jobs
-from fleetcraft.fleet.snapshot.telemetry_tail import read_tails
 from fleetcraft.fleet.snapshot.whole import Snapshot, Wanted, take_snapshot
 from fleetcraft.gpu import nvml
 from fleetcraft.gpu.nvml import Reading
+from fleetcraft.gpu.states import GpuState, Sighting, Sightings, classify
 from fleetcraft.slurm import commands
 from fleetcraft.slurm.polls import Polls
 from fleetcraft.spool import leases
 from fleetcraft.spool.setup import set_up
 from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.telemetry.tail import read_tails
 from tests.fleet.quiet_slurm import QuietSlurm
 from tests.fleet.telemetry_files import Telemetry, row
 

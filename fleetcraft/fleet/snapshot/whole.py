@@ -18,7 +18,7 @@ import msgspec
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import FleetError, SchedulerError
 from fleetcraft.fleet.snapshot.gpu_shares import Placed, share_gpus
-from fleetcraft.fleet.snapshot.gpus import Gpu, Share, Sighting, Sightings, list_gpus
+from fleetcraft.fleet.snapshot.gpus import Gpu, Share, list_gpus
 from fleetcraft.fleet.snapshot.jobs_and_nodes import (
     JobView,
     NodeView,
@@ -28,7 +28,7 @@ from fleetcraft.fleet.snapshot.jobs_and_nodes import (
 )
 from fleetcraft.fleet.snapshot.probe import NodeReport
 from fleetcraft.fleet.snapshot.probe_step import Allocation, Probed, probe_jobs
-from fleetcraft.fleet.snapshot.telemetry_tail import Place, Tail, read_tails
+from fleetcraft.gpu.states import Sighting, Sightings
 from fleetcraft.layout import Scratch
 from fleetcraft.slurm.accounting import Balance, Limits, balance, limits
 from fleetcraft.slurm.nodes import Nodes, node_states
@@ -36,6 +36,7 @@ from fleetcraft.slurm.polls import Answer, Polls
 from fleetcraft.slurm.queue import Jobs, my_jobs
 from fleetcraft.spool import views
 from fleetcraft.spool.tree import SpoolTree, describe_problem
+from fleetcraft.telemetry.tail import Place, Tail, read_tails
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from statistics import median
 
 import msgspec
 
-from fleetcraft.fleet.snapshot.gpus import Sighting, Sightings, number
+from fleetcraft.gpu.states import Sighting, Sightings, number
 from fleetcraft.layout import parse_telemetry_file
 
 _HEAD_BYTES = 4096
