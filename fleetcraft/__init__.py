@@ -16,9 +16,19 @@ if TYPE_CHECKING:
     from fleetcraft.spool.record import HistoryLine as HistoryLine
     from fleetcraft.spool.record import Outcome as Outcome
     from fleetcraft.spool.store import Spool as Spool
+    from fleetcraft.telemetry.forward_log import report_forward as report_forward
 
 __version__ = "0.1.0"
-__all__ = ["FleetError", "HistoryLine", "Lane", "Outcome", "Spool", "State", "TaskSpec"]
+__all__ = [
+    "FleetError",
+    "HistoryLine",
+    "Lane",
+    "Outcome",
+    "Spool",
+    "State",
+    "TaskSpec",
+    "report_forward",
+]
 
 _HOME = {
     "FleetError": "fleetcraft.errors",
@@ -28,6 +38,7 @@ _HOME = {
     "Spool": "fleetcraft.spool.store",
     "State": "fleetcraft.layout",
     "TaskSpec": "fleetcraft.spool.directives",
+    "report_forward": "fleetcraft.telemetry.forward_log",
 }
 
 
