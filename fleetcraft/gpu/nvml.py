@@ -1,12 +1,14 @@
-"""The NVML binding, and the GPUs that this process may use.
+"""The NVML binding, the driver's library behind it, and the GPUs that this process may use.
 
-The only module that imports ``pynvml``. Invariant: a driver that does not answer is an error or an
-empty list with a reason, never a made-up device.
+The only module that imports ``pynvml``. Repeated sampling is in `sampling`. Invariant: a driver
+that does not answer is an error or an empty list with a reason, never a made-up device.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
@@ -14,9 +16,12 @@ from typing import Any
 import msgspec
 
 from fleetcraft.errors import DeviceError
+from fleetcraft.gpu import causes
+from fleetcraft.gpu.status import Status
 
 _MIB = 1 << 20
 _DRIVER_GPUS = "/proc/driver/nvidia/gpus"
+_KERNEL_MODULE = "/proc/driver/nvidia/version"
 
 
 def visible_gpus() -> list[str]:
@@ -33,7 +38,7 @@ def visible_gpus() -> list[str]:
         DeviceError: NVML does not answer and nothing else says what GPUs there are.
     """
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    entries = None if allowed is None else _valid_entries(allowed)
+    entries = None if allowed is None else valid_entries(allowed)
     if entries == []:
         return []
     try:
@@ -56,14 +61,14 @@ def count_gpus() -> int | None:
     """
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
-        return len(set(_valid_entries(allowed)))
+        return len(set(valid_entries(allowed)))
     try:
         return len(os.listdir(_DRIVER_GPUS))
     except OSError:
         return None
 
 
-def _valid_entries(text: str) -> list[str]:
+def valid_entries(text: str) -> list[str]:
     """The entries before the first invalid one: CUDA sees no device after that.
 
     Source: CUDA C++ Programming Guide, "CUDA Environment Variables". ``NoDevFiles`` is what Slurm
@@ -116,8 +121,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         index: The driver's number of it.
         util_pct: Busy share of at most the last second, 0 to 100.
         mem_used_mib: In use, without what the driver keeps for itself.
-        status: ``ok``, else the first cause met: ``lost``, ``reset_required``, ``no_permission``,
-            ``unsupported`` or ``unknown``.
+        status: ``ok``, else the first cause met, a word of `Status`.
     """
 
     index: int
@@ -149,41 +153,189 @@ def read_gpus() -> list[Reading]:
 
 
 def _read(pynvml: Any, index: int, failures: tuple[type[Exception], ...]) -> Reading:
-    causes: list[str] = []
+    found: list[Status] = []
 
     def ask(call: Callable[[], Any]) -> Any:
         try:
             return call()
         except failures as error:
-            causes.append(_cause(pynvml, error))
+            found.append(causes.status_of(getattr(error, "value", None)))
             return None
 
     handle = ask(lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
     if handle is None:
-        return Reading(index=index, status=causes[0])
+        return Reading(index=index, status=found[0])
     uuid = ask(lambda: _text(pynvml.nvmlDeviceGetUUID(handle)))
     use = ask(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
     # Version 2 alone leaves out the memory that the driver reserves.
     memory = ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2))
     if memory is not None and not memory.total:
         memory = None
-        causes.append("unknown")
+        found.append(Status.INVALID)
     return Reading(
         index=index,
         uuid=uuid or "",
         util_pct=None if use is None else float(use.gpu),
         mem_used_mib=None if memory is None else memory.used / _MIB,
         mem_total_mib=None if memory is None else memory.total / _MIB,
-        status=causes[0] if causes else "ok",
+        status=found[0] if found else Status.OK,
     )
 
 
-def _cause(pynvml: Any, error: Exception) -> str:
-    words = {
-        pynvml.NVML_ERROR_GPU_IS_LOST: "lost",
-        pynvml.NVML_ERROR_RESET_REQUIRED: "reset_required",
-        pynvml.NVML_ERROR_NO_PERMISSION: "no_permission",
-        pynvml.NVML_ERROR_NOT_SUPPORTED: "unsupported",
-        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "unsupported",
-    }
-    return words.get(getattr(error, "value", None), "unknown")
+# ------------------------------------------------------------------------------ the library
+
+
+class Versions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the driver says of itself; empty what it does not say.
+
+    ``kernel_module`` is what the loaded module says, which differs from ``driver_version`` of the
+    library until a reboot after an update.
+    """
+
+    driver_version: str = ""
+    nvml_version: str = ""
+    cuda_version: str = ""
+    kernel_module: str = ""
+
+
+class DriverError(DeviceError):
+    """The driver does not answer at all: there is no session, and nothing was read.
+
+    Attributes:
+        status: The cause.
+        code: NVML's number of it; 0 when the answer was no code.
+        versions: What could be read all the same.
+    """
+
+    def __init__(self, message: str, *, status: Status, code: int, versions: Versions) -> None:
+        super().__init__(message, hint=_HINTS.get(status, ""), status=status.value, code=code)
+        self.status = status
+        self.code = code
+        self.versions = versions
+
+
+_HINTS = {
+    Status.NO_NVML: "on a node with NVIDIA GPUs, nvidia-smi should list them",
+    Status.DRIVER_NOT_LOADED: "nvidia-smi should list the GPUs; an administrator loads the driver",
+    Status.VERSION_MISMATCH: "the driver was updated: a reboot or a reload of its module helps",
+    Status.NO_PERMISSION: "ls -l /dev/nvidia* shows who may use the GPUs",
+}
+
+
+class Library:
+    """The driver's library, initialized; `close` ends that.
+
+    Calls may come from any thread, but a call that the driver does not answer never returns.
+
+    Attributes:
+        binding: The binding, for what is called now and then.
+
+    Raises:
+        DriverError: There is no library, or it refuses.
+    """
+
+    def __init__(self) -> None:
+        import pynvml
+
+        self.binding: Any = pynvml
+        # The second is what a binding newer than the driver's library raises; it is no NVMLError.
+        self.failures: tuple[type[Exception], ...] = (
+            pynvml.NVMLError,
+            pynvml.NVMLLibraryMismatchError,
+        )
+        try:
+            pynvml.nvmlInit()
+        except self.failures as error:
+            raise self.refusal("does not answer", error) from error
+
+    def close(self) -> None:
+        """Ends the use of the library; what it has to say about that does not matter any more."""
+        with contextlib.suppress(*self.failures):
+            self.binding.nvmlShutdown()
+
+    def functions(self, *names: str) -> list[Callable[..., int]]:
+        """The functions of these names that this driver has, uncalled, in this order."""
+        found = (getattr(self.binding.nvmlLib, name, None) for name in names)
+        return [function for function in found if function is not None]
+
+    def code_of(self, error: Exception) -> int:
+        """NVML's number for what the binding raised; its own complaint is a missing function."""
+        if isinstance(error, self.binding.NVMLError):
+            return int(getattr(error, "value", causes.UNKNOWN))
+        return causes.FUNCTION_NOT_FOUND
+
+    def ask(self, name: str, *arguments: Any) -> tuple[int, Any]:
+        """Calls one function of the binding.
+
+        Returns:
+            NVML's code and the answer, which is None unless the code is 0.
+        """
+        function = getattr(self.binding, name, None)
+        if function is None:  # this binding is older than the function
+            return causes.FUNCTION_NOT_FOUND, None
+        try:
+            return 0, function(*arguments)
+        except self.failures as error:
+            return self.code_of(error), None
+
+    def text(self, name: str, *arguments: Any) -> str:
+        """Calls one function of the binding that answers with a text; empty when it refuses.
+
+        Whatever the driver says, it is one line of printable characters.
+        """
+        try:
+            return clean(self.ask(name, *arguments)[1] or "")
+        except UnicodeDecodeError:  # the binding decodes what it got
+            return ""
+
+    def pci_bus_id(self, handle: Any) -> str:
+        """Where a GPU sits, ``domain:bus:device.function``; empty when the driver does not say."""
+        code, pci = self.ask("nvmlDeviceGetPciInfo", handle)
+        try:
+            return "" if code else clean(pci.busId)
+        except UnicodeDecodeError:
+            return ""
+
+    def versions(self) -> Versions:
+        """What the driver says of itself, as far as it does."""
+        cuda = self.ask("nvmlSystemGetCudaDriverVersion_v2")[1]
+        return Versions(
+            driver_version=self.text("nvmlSystemGetDriverVersion"),
+            nvml_version=self.text("nvmlSystemGetNVMLVersion"),
+            # Source: NVML API reference, NVML_CUDA_DRIVER_VERSION_MAJOR and _MINOR.
+            cuda_version="" if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+            kernel_module=_kernel_module(),
+        )
+
+    def refusal(self, what: str, error: Exception) -> DriverError:
+        """The error that tells why there is no session."""
+        code = self.code_of(error)
+        status = causes.status_of(code)
+        versions = self.versions()
+        message = f"the NVIDIA driver {what}: {clean(str(error))} (NVML code {code})"
+        if status == Status.VERSION_MISMATCH:
+            library = versions.nvml_version or "unknown"
+            message += f"; library {library}, kernel module {versions.kernel_module or 'unknown'}"
+        return DriverError(
+            f"{message}; no GPU was read", status=status, code=code, versions=versions
+        )
+
+
+def clean(text: str | bytes) -> str:
+    """A driver's text as one line that fits a cell: no commas, quotes or control characters."""
+    line = "".join(char if char.isprintable() else " " for char in _text(text))
+    return " ".join(re.sub(r"[,;\"']", " ", line).split())
+
+
+def _kernel_module() -> str:
+    """The version of the loaded module; empty when there is none.
+
+    Source: NVIDIA driver README, "The /proc filesystem interface": ``NVRM version: NVIDIA UNIX
+    x86_64 Kernel Module  535.161.08  Mon …``, or ``… Open Kernel Module for x86_64  550.54.14 …``.
+    """
+    try:
+        with open(_KERNEL_MODULE, encoding="utf-8", errors="replace") as file:
+            found = re.search(r"Module\D.*?\s(\d+(?:\.\d+)+)\s", file.read(4096))
+    except OSError:
+        return ""
+    return found[1] if found else ""
