@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from fleetcraft import __version__
+from fleetcraft.cli.lazy import LazyGroup
 from fleetcraft.cli.output import forget_stdout, show_error
 from fleetcraft.cli.session import Session, shared_options, write_sections
 from fleetcraft.errors import FleetError, SpoolError, UsageError
@@ -43,6 +44,9 @@ VERBS = {
     "renew": ("renew", "Submit a follow-on fleet where queued work justifies it."),
     "guard": ("guard", "Say whether this login node has room for a launch."),
     "snapshot": ("snapshot", "Show jobs, nodes, GPUs, limits, balance and queue."),
+    "telemetry": ("telemetry", "Log GPUs, and read, verify, plot and export what was logged."),
+    "top": ("top", "Show what every GPU of the fleet does, now."),
+    "mfu": ("mfu", "Estimate model FLOPs utilization from model, device and time."),
     "config": ("config", "Show the settings and where they come from."),
 }
 """Verb to its module in `fleetcraft.cli` and the first line of its help."""
@@ -50,38 +54,7 @@ VERBS = {
 _BUG_EXIT_CODE = 70  # EX_SOFTWARE of sysexits(3): no outcome of a command is meant by it
 
 
-class _Fleet(click.Group):
-    """The group of all verbs, which imports a verb when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            return None
-        from importlib import import_module
-
-        module = import_module(f"fleetcraft.cli.{VERBS[cmd_name][0]}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        word = args[0]
-        if word not in VERBS and not word.startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(word, VERBS, n=2)
-            hint = f"did you mean {' or '.join(near)}?" if near else "fleetcraft --help lists them"
-            raise UsageError(f"no command {word!r}", hint=hint, command=word, near=near)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # The table has the first lines, so that --help imports no verb at all.
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
-
+class _Fleet(LazyGroup):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_sections(formatter, Examples=_EXAMPLES, **{"Exit codes": _EXITS})
 
@@ -110,6 +83,9 @@ def _print_version(context: click.Context, option: click.Parameter, value: bool)
 
 cli = _Fleet(
     "fleetcraft",
+    table=VERBS,
+    package="fleetcraft.cli",
+    path="fleetcraft",
     help="Keep the GPUs of an allocation busy: a spool of tasks, drained by workers.",
     params=[
         *shared_options(spool=True),

@@ -204,6 +204,15 @@ class Config:
             return of_task
         return self.text("spool.gpu_dir" if which == "gpu" else "spool.dir") or self.root
 
+    @property
+    def telemetry_dir(self) -> str:
+        """Where telemetry is.
+
+        Raises:
+            ConfigError: Nothing says where.
+        """
+        return self.text("telemetry.dir") or self.root  # which raises where there is neither
+
 
 def load(
     flags: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None

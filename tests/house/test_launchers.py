@@ -21,6 +21,7 @@ LAUNCHERS = sorted(file.name for file in (REPO / "bin").iterdir() if file.name !
 DAILY = [
     "enqueue.sh",
     "gpu_enqueue.sh",
+    "gpu_telemetry.sh",
     "login_guard.sh",
     "reap_gpu_spool.sh",
     "replenish_fleet.sh",

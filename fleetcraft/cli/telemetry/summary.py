@@ -1,0 +1,161 @@
+"""``fleetcraft telemetry summary``: a window of time in figures, and frozen with its evidence.
+
+Invariant: a window without a row is answered with no, and never frozen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fleetcraft.cli.output import columns, note, print_json, print_text
+from fleetcraft.cli.session import FleetCommand, Session, pass_session
+from fleetcraft.errors import FleetError, UsageError
+from fleetcraft.units import format_seconds, parse_duration_s
+from fleetcraft.view.text import Paint
+
+if TYPE_CHECKING:
+    from fleetcraft.telemetry.summary import Read
+
+_EXAMPLES = """
+fleetcraft telemetry summary
+fleetcraft telemetry summary --window 6h --end 2026-11-30T02:00:00Z
+fleetcraft telemetry summary traces --end 2026-07-17T12:00:00 --json
+fleetcraft telemetry summary --window 300 --freeze window.json
+"""
+_EXITS = """
+0 done
+1 no row lies in the window
+7 there is no such folder, or FILE holds another window
+"""
+
+
+class _Seconds(click.ParamType[float]):
+    name = "seconds"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return float(value)
+        except ValueError:
+            return float(parse_duration_s(value))
+
+
+@click.command(cls=FleetCommand, name="summary", spool=False, examples=_EXAMPLES, exits=_EXITS)
+@click.argument("place", metavar="[DIR]", required=False)
+@click.option(
+    "--window", type=_Seconds(), default=300.0, metavar="TIME", help="How long, in seconds (300)."
+)
+@click.option("--end", metavar="TIME", help="When it ends, in ISO 8601 (now).")
+@click.option("--interval", type=_Seconds(), metavar="TIME", help="Between samples; see above.")
+@click.option("--freeze", "target", metavar="FILE", help="Write the window with its evidence.")
+@click.option("--limit", type=click.IntRange(0), default=20, help="Entries a list of text (20).")
+@pass_session
+def summary_command(
+    session: Session,
+    *,
+    place: str | None,
+    window: float,
+    end: str | None,
+    interval: float | None,
+    target: str | None,
+    limit: int,
+) -> int:
+    """Sum up a window of time, and freeze it with its evidence.
+
+    The window ends at --end, which belongs to it. Without a zone --end is UTC for our files and
+    the files' own clock for archives that name none; with a zone, such archives are taken to be of
+    it. Samples are so far apart as a file's sidecar says, else --interval, else as its rows show,
+    else 30 s. A sample stands for at most one and a half of that.
+    """
+    from fleetcraft.telemetry.summary import summarize
+    from fleetcraft.telemetry.windows import window_at
+
+    if interval is not None and not 0 < interval < float("inf"):
+        raise UsageError(f"not a usable interval: {interval:g} s", hint="--interval 30")
+    span = window_at(window, end, time.time())
+    folder = place or session.config.text("telemetry.dir") or session.config.root
+    read = summarize(
+        folder,
+        span,
+        spools=_spools(session, place),
+        interval_s=interval,
+        keep=target is not None,
+        progress=_progress(),
+    )
+    if not read.summary.fleet.figures.samples:
+        _show(session, read, folder, limit)
+        raise _no_row(read, folder, target)
+    if target is not None:
+        from fleetcraft.telemetry.freeze import freeze
+
+        assert read.evidence is not None
+        freeze(target, read.summary, read.evidence, read.folder)
+        note(f"frozen: {target}")
+    _show(session, read, folder, limit)
+    return 0
+
+
+def _spools(session: Session, place: str | None) -> dict[str, str] | None:
+    """The spools that belong to this telemetry; None when nothing says that any do."""
+    config = session.config
+    if place is None or "root" in session.flags or _same_place(place, config.text("telemetry.dir")):
+        return {"outer": config.spool_dir("outer"), "inner": config.spool_dir("gpu")}
+    from fleetcraft.layout import Scratch
+
+    tree = Scratch(os.path.dirname(os.path.abspath(place)))
+    beside = {"outer": tree.outer, "inner": tree.inner}
+    ours = _same_place(place, tree.telemetry) and all(map(os.path.isdir, beside.values()))
+    return beside if ours else None
+
+
+def _same_place(one: str, other: str) -> bool:
+    return bool(other) and os.path.realpath(one) == os.path.realpath(other)
+
+
+def _progress() -> Callable[[int, int], None] | None:
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, of: int) -> None:
+        sys.stderr.write(f"\r\x1b[Kreading files: {done} of {of}\r")
+        sys.stderr.flush()
+
+    return show
+
+
+def _show(session: Session, read: Read, folder: str, limit: int) -> None:
+    from fleetcraft.view.summary import render_summary, summary_shape
+
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    if session.json:
+        print_json(summary_shape(read, place=folder))
+    elif read.summary.fleet.hosts:
+        paint = Paint.for_stream(sys.stdout)
+        print_text(render_summary(read, limit=limit, paint=paint, width=columns()))
+
+
+def _no_row(read: Read, folder: str, target: str | None) -> FleetError:
+    summary = read.summary
+    hint = "fleetcraft telemetry inspect says what is there"
+    if summary.newest:
+        hint = f"the newest row is of {summary.newest}: --end {summary.newest}"
+    elif summary.rows:
+        hint = f"no row of it is about a GPU; {hint}"
+    return FleetError(
+        f"no row of a GPU in {folder} lies in the {format_seconds(summary.window_s)} up to "
+        f"{summary.end}" + ("; nothing was frozen" if target else ""),
+        hint=hint,
+        place=folder,
+        start=summary.start,
+        end=summary.end,
+        newest=summary.newest or None,
+        files=summary.files,
+    )
