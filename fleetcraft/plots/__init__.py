@@ -10,11 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fleetcraft.plots.controller import plot_controller
+    from fleetcraft.plots.family_mfu import plot_family_mfu
+    from fleetcraft.plots.fleet import plot_fleet
     from fleetcraft.plots.sweep import SweepRow, plot_sweep
 
-__all__ = ["SweepRow", "plot_sweep"]
+__all__ = ["SweepRow", "plot_controller", "plot_family_mfu", "plot_fleet", "plot_sweep"]
 
-_HOME = {"SweepRow": "sweep", "plot_sweep": "sweep"}
+_HOME = {
+    "SweepRow": "sweep",
+    "plot_controller": "controller",
+    "plot_family_mfu": "family_mfu",
+    "plot_fleet": "fleet",
+    "plot_sweep": "sweep",
+}
 
 
 def __getattr__(name: str) -> object:

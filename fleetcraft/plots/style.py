@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont
+from matplotlib.ft2font import FT2Font
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from fleetcraft.files import replace_atomically
@@ -49,13 +53,27 @@ _SETTINGS: dict[Any, Any] = {
     "ytick.labelsize": 8.0,
     "figure.facecolor": PAPER,
     "savefig.facecolor": PAPER,
+    "text.parse_math": False,  # names of hosts and clips may have dollar signs
+    "svg.fonttype": "none",  # text stays text: it can be searched and read aloud
+    "svg.hashsalt": "fleetcraft",  # else every run would name its parts anew
+}
+_NOT_STYLE = frozenset({"backend", "backend_fallback", "interactive", "toolbar", "timezone"})
+_FAMILY = str(_SETTINGS["font.family"])
+# Without these, a file would carry the time it was made and who made it.
+_BARE = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
 }
 
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Applies the style to everything drawn inside, and to nothing else."""
-    with rc_context(_SETTINGS):
+    """Applies the style to everything drawn inside, and to nothing else.
+
+    What a matplotlibrc says is set aside meanwhile: the same input gives the same figure anywhere.
+    """
+    usual = {name: value for name, value in rcParamsDefault.items() if name not in _NOT_STYLE}
+    with rc_context({**usual, **_SETTINGS}):
         yield
 
 
@@ -80,6 +98,34 @@ def bare(axes: Axes) -> None:
         spine.set_visible(False)
 
 
+def lighter(color: str, share: float) -> str:
+    """A colour mixed with so much paper, 0 to 1; opaque, unlike one with alpha."""
+    red, green, blue = (part + (1.0 - part) * share for part in to_rgb(color))
+    return str(to_hex((red, green, blue)))
+
+
+@lru_cache(maxsize=1)
+def _glyphs() -> frozenset[int]:
+    return frozenset(FT2Font(findfont(FontProperties(family=_FAMILY))).get_charmap())
+
+
+def drawable(text: str, width: int | None = None) -> str:
+    """Text as the font can draw it: other characters, controls among them, are spelled out.
+
+    Args:
+        text: A name from a file.
+        width: Cut in the middle to so many characters, so that head and number stay.
+    """
+    spelled = "".join(
+        c if c.isprintable() and ord(c) in _glyphs() else c.encode("unicode_escape").decode()
+        for c in text
+    )
+    if width is None or len(spelled) <= width:
+        return spelled
+    tail = (width - 1) // 2
+    return f"{spelled[: width - 1 - tail]}…{spelled[len(spelled) - tail :]}"
+
+
 def save(figure: Figure, out_path: str | Path) -> None:
     """Writes a figure as PNG under its final name, whole or not at all.
 
@@ -87,10 +133,32 @@ def save(figure: Figure, out_path: str | Path) -> None:
         figure: What to write.
         out_path: Where to; its folder must exist.
     """
-    path = Path(out_path)
+    _write(figure, Path(out_path), format="png")
+
+
+def save_both(figure: Figure, folder: str | Path, name: str) -> tuple[str, str]:
+    """Writes a figure as PNG and as SVG, each whole under its name.
+
+    Both have no date and no version in them: the same figure gives the same bytes.
+
+    Args:
+        figure: What to write.
+        folder: Where to; it must exist.
+        name: File name without its ending.
+
+    Returns:
+        The paths of the two.
+    """
+    paths = tuple(Path(folder) / f"{name}.{kind}" for kind in _BARE)
+    for path, (kind, metadata) in zip(paths, _BARE.items(), strict=True):
+        _write(figure, path, format=kind, metadata=metadata)
+    return str(paths[0]), str(paths[1])
+
+
+def _write(figure: Figure, path: Path, **options: Any) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        figure.savefig(temporary, format="png")
+        figure.savefig(temporary, **options)
         replace_atomically(str(temporary), str(path))
     finally:
         temporary.unlink(missing_ok=True)

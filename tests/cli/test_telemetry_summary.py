@@ -1,0 +1,191 @@
+"""``fleetcraft telemetry summary``: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Fleet
+from tests.telemetry.journals import Launch, depth, iso
+from tests.telemetry.trees import inventory, line, lines, write_file
+
+T = 1_800_000_000.0
+END = "2027-01-15T08:05:00"
+
+
+@pytest.fixture
+def traces(fleet: Fleet) -> Path:
+    """Two hosts, one at work, of a fleet whose spools are drained."""
+    folder = fleet.root / "telemetry"
+    sidecar = {"interval_s": 30, "started_at": iso(T - 60), "gpus": inventory(0, 1)}
+    for node, util in (("busy", 90), ("idle", 0)):
+        rows = lines(T + 30, 10, util_pct=util) + lines(T + 30, 10, gpu_index=1, util_pct=0)
+        write_file(folder, node, rows, sidecar=sidecar)
+    return folder
+
+
+def tell(fleet: Fleet) -> None:
+    """Journals of both spools."""
+    from fleetcraft.spool.tree import SpoolTree
+
+    for spool in ("taskq", "taskq_gpu"):
+        launch = Launch(SpoolTree(str(fleet.root / spool)), T - 9, host="busy", gpus=2)
+        launch.write("arrive", T - 9, slots=1, host="busy", job="7", gpus=2)
+        launch.write("depth", T + 290, **depth(done=5))
+
+
+def test_a_person_reads_the_span_the_sentence_and_the_fleet_first(
+    fleet: Fleet, traces: Path
+) -> None:
+    tell(fleet)
+    text = fleet.ok("telemetry", "summary", "--end", END).out.splitlines()
+    assert text[0] == "2027-01-15T08:00:00Z to 2027-01-15T08:05:00Z, UTC time (5 min 00 s)"
+    assert text[1] == "4 GPUs allocated, 1 working, 3 resident idle; both spools drained"
+    whole = "\n".join(text)
+    assert "coverage     100.0 %: 40 of 40 samples; 4 GPUs reporting of 4 allocated" in whole
+    assert "mean 22.5 %, max 90.0 %; active 25.0 % of samples (at 5 % or more)" in whole
+    assert "0.090 kWh over 0.30 GPU h (trapezoid, gaps left out); 300 W mean a GPU" in whole
+    hosts = text[text.index("hosts, least active first") + 2 :]
+    assert hosts[0].split()[0] == "idle"
+    assert hosts[1].split()[0] == "busy"
+
+
+def test_a_program_reads_the_same_by_gpu_host_and_fleet(fleet: Fleet, traces: Path) -> None:
+    tell(fleet)
+    value = fleet.ok("telemetry", "summary", str(traces), "--window", "5m", "--end", END,
+                     "--json").json  # fmt: skip
+    assert value["schema"] == "fleetcraft.telemetry_summary/1"
+    assert (value["window_s"], value["zone"], value["end"]) == (300, "UTC", f"{END}Z")
+    fleet_value = value["fleet"]
+    assert (fleet_value["samples"], fleet_value["coverage_fraction"]) == (40, 1.0)
+    assert fleet_value["active_fraction"] == 0.25
+    assert fleet_value["mean_util_pct"] == 22.5
+    assert [host["host"] for host in value["hosts"]] == ["busy", "idle"]
+    assert value["hosts"][0]["active_fraction"] == 0.5
+    assert len(value["gpus"]) == 4
+    assert value["gpus"][0]["mean_util_pct"] == 90
+    assert value["gpus"][0]["state"] == "working"
+    assert value["queue"]["words"] == "both spools drained"
+
+
+def test_lists_are_bounded_and_say_how_many_were_left_out(fleet: Fleet, traces: Path) -> None:
+    out = fleet.ok("telemetry", "summary", "--end", END, "--limit", "1").out
+    assert "... and 1 more hosts" in out
+
+
+def test_a_window_without_a_row_says_when_the_newest_one_was(fleet: Fleet, traces: Path) -> None:
+    called = fleet("telemetry", "summary", "--end", "2027-01-15T12:00:00Z", "--json")
+    assert called.code == 1
+    assert called.json["fleet"]["samples"] == 0
+    assert called.json["fleet"]["mean_util_pct"] is None
+    assert called.error["hint"].endswith("--end 2027-01-15T08:05:00Z")
+    fleet.ok("telemetry", "summary", "--end", "2027-01-15T08:05:00Z")
+
+
+def test_the_newest_row_makes_a_usable_end_for_archives_too(fleet: Fleet, tmp_path: Path) -> None:
+    text = "timestamp,mem_used_mib,mem_total_mib,util_pct,power_w\n"
+    (tmp_path / "host01.csv").write_text(f"{text}2026/07/17 11:59:58.123,1,2,50,100\n")
+    called = fleet.bare("telemetry", "summary", str(tmp_path), "--json")
+    end = called.error["hint"].rpartition(" ")[2]
+    assert end == "2026-07-17T11:59:58.123"
+    value = fleet.bare("telemetry", "summary", str(tmp_path), "--end", end, "--json").json
+    assert value["fleet"]["samples"] == 1
+    assert value["queue"]["known"] is False
+    assert value["sentence"].endswith("queue not known")
+    assert any("own clock" in note for note in value["notes"])
+
+
+def test_another_folder_is_not_joined_with_this_fleets_queue(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(fleet)
+    write_file(tmp_path / "elsewhere", "n1", lines(T + 30, 10))
+    monkeypatch.setenv("PROJECT_SCRATCH", str(fleet.root))
+    value = fleet.bare("telemetry", "summary", str(tmp_path / "elsewhere"), "--end", END,
+                       "--json").json  # fmt: skip
+    assert value["queue"]["known"] is False
+
+
+def test_the_spools_beside_a_telemetry_folder_are_found(fleet: Fleet, traces: Path) -> None:
+    tell(fleet)
+    value = fleet.bare("telemetry", "summary", str(traces), "--end", END, "--json").json
+    assert value["queue"]["known"] is True
+
+
+def test_freezing_writes_once_and_verify_accepts_it(
+    fleet: Fleet, traces: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "w.json"
+    words = ("telemetry", "summary", "--end", END, "--freeze", str(path))
+    assert "frozen:" in fleet.ok(*words).err
+    before = path.read_bytes()
+    fleet.ok(*words)
+    assert path.read_bytes() == before
+    assert fleet.ok("telemetry", "verify", str(path)).out.startswith("verified")
+    write_file(traces, "late", [line(T + 60)])
+    assert fleet(*words).code == 7
+    assert path.read_bytes() == before
+
+
+def test_a_window_without_a_row_is_not_frozen(fleet: Fleet, traces: Path, tmp_path: Path) -> None:
+    path = tmp_path / "w.json"
+    called = fleet("telemetry", "summary", "--freeze", str(path))
+    assert called.code == 1
+    assert "nothing was frozen" in called.err
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "words", [("--window", "soon"), ("--window", "0"), ("--end", "noon"), ("--interval", "0"),
+              ("--interval", "nan")]
+)  # fmt: skip
+def test_what_is_no_time_is_a_usage_error(
+    fleet: Fleet, traces: Path, words: tuple[str, ...]
+) -> None:
+    assert fleet("telemetry", "summary", *words).code == 2
+
+
+def test_a_folder_that_is_not_there_is_bad_data_without_a_traceback(fleet: Fleet) -> None:
+    called = fleet("telemetry", "summary", "/nowhere/at/all")
+    assert called.code == 7
+    assert called.err.startswith("error: cannot read telemetry from /nowhere/at/all")
+
+
+def test_without_a_scratch_tree_and_a_folder_it_says_what_is_missing(bare_fleet: Fleet) -> None:
+    assert bare_fleet.bare("telemetry", "summary").code == 3
+
+
+def test_names_from_files_cannot_paint_the_terminal(fleet: Fleet) -> None:
+    folder = fleet.root / "telemetry"
+    rows = lines(T + 30, 10, status="\x1b[31mred")
+    write_file(folder, "n\x1b[2J1", rows)
+    out = fleet.ok("telemetry", "summary", "--end", END).out
+    assert "\x1b" not in out
+    assert "\\x1b" in out
+
+
+def test_mfu_by_family_is_shown_with_what_it_is_of(fleet: Fleet, traces: Path) -> None:
+    from fleetcraft.spool.tree import SpoolTree
+
+    launch = Launch(SpoolTree(str(fleet.root / "taskq_gpu")), T - 9, host="busy", gpus=2)
+    launch.write("arrive", T - 9, slots=2, slot_gpus=["GPU-0", "GPU-1"])
+    claim = launch.run("one", T, family="wan")
+    (traces / "forwards").mkdir(mode=0o700)
+    text = json.dumps({"at": iso(T + 100), "forwards": 5, "flop": 300 * 312e12 * 0.25})
+    (traces / "forwards" / f"7.0.0.{claim}.jsonl").write_text(f"{text}\n")
+    out = fleet.ok("telemetry", "summary", "--end", END).out
+    assert "estimated MFU by family" in out
+    (row,) = (line for line in out.splitlines() if line.strip().startswith("wan"))
+    assert "25.0 %" in row
+    assert "300.0 GPU s" in row
+    assert "A100" in row
+
+
+def test_files_about_hosts_alone_are_not_taken_for_idle_gpus(fleet: Fleet) -> None:
+    rows = lines(T + 30, 10, kind="host", gpu_index="", gpu_uuid="", util_pct="", status="no_nvml")
+    write_file(fleet.root / "telemetry", "n1", rows)
+    called = fleet("telemetry", "summary", "--end", END)
+    assert called.code == 1
+    assert "no row of it is about a GPU" in called.err
