@@ -18,6 +18,9 @@ CLASSIC_NAMES = {
     "TELEMETRY_DIR",
     "MAX_IDLE_MIN",
 }
+NO_LOGGER = ("FLEET_TELEMETRY_INTERVAL_S", "0")
+"""Most tests start workers for other reasons, and each would start a telemetry logger on two cores
+that wait for tasks. Where the logger is tested it is turned on."""
 
 
 def names_with_a_meaning() -> list[str]:
@@ -33,13 +36,15 @@ def pytest_configure() -> None:
     """Removes them for good: fixtures of a wider scope come before the one below."""
     for name in names_with_a_meaning():
         del os.environ[name]
+    os.environ.update([NO_LOGGER])
 
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """None that another test left behind, and the usual umask."""
+    """None that another test left behind, no telemetry logger, and the usual umask."""
     for name in names_with_a_meaning():
         monkeypatch.delenv(name)
+    monkeypatch.setenv(*NO_LOGGER)
     umask = os.umask(0o022)
     yield
     os.umask(umask)

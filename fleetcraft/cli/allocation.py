@@ -162,6 +162,8 @@ def _run(session: Session, plan: AllocationPlan) -> AllocationReport:
     os.environ["FLEET_PROJECT_DIR"] = config.project_dir
     os.environ["FLEET_SPOOL_DIR"] = config.spool_dir("outer")
     os.environ["FLEET_SPOOL_GPU_DIR"] = config.spool_dir("gpu")
+    os.environ["FLEET_TELEMETRY_DIR"] = config.text("telemetry.dir")
+    os.environ["FLEET_TELEMETRY_INTERVAL_S"] = f"{config.seconds('telemetry.interval_s'):g}"
     tell = _teller(session)
     polls = Polls()
     recovery = FleetRecovery(

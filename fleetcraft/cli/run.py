@@ -73,6 +73,8 @@ def _settings(session: Session, tree: SpoolTree) -> WorkerSettings:
         grace_s=config.seconds("worker.grace_s"),
         node_failures=config.count("worker.node_failures"),
         node_failure_s=config.seconds("worker.node_failure_s"),
+        telemetry_dir=config.text("telemetry.dir"),
+        telemetry_interval_s=config.seconds("telemetry.interval_s"),
     )
 
 

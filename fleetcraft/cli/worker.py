@@ -29,8 +29,8 @@ fleetcraft worker --idle 10m --walltime 04:00:00
 fleetcraft worker --spool gpu --slots gpu --idle 60
 """
 _EXITS = """
-0 it left; 5 the spool refuses, such as while DRAIN or STOP stands; 6 no GPU is there;
-8 this node fails task after task; 9 the spool cannot be written; 130 and 143 after a signal
+0 it left; 5 the spool refuses, such as while DRAIN or STOP stands; 6 no GPU is there, or one was
+lost; 8 this node fails task after task; 9 the spool cannot be written; 130 and 143 after a signal
 """
 
 
@@ -113,6 +113,8 @@ def _settings(session: Session, spool_dir: str, given: dict[str, Any]) -> Worker
         orders=given["orders"],
         node_failures=config.count("worker.node_failures"),
         node_failure_s=config.seconds("worker.node_failure_s"),
+        telemetry_dir=config.text("telemetry.dir"),
+        telemetry_interval_s=config.seconds("telemetry.interval_s"),
     )
 
 

@@ -33,9 +33,11 @@ class Lease(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A launch's promise that it is alive.
 
     ``counter`` grows at every heartbeat; observers watch it change by their own clock and never
-    compare wall clocks. ``left_at`` is set by a launch that left holding nothing. Of a launch in a
-    Slurm job, ``cluster``, ``job_start_s`` (the job's start as Slurm gives it, seconds since 1970)
-    and ``restarts`` tell this run of the job from an earlier or later one with the same id.
+    compare wall clocks. ``left_at`` is set by a launch that left holding nothing. ``gpus`` is how
+    many it may use; ``slot_gpus`` is the GPU of each slot, and empty where slots are not GPUs. Of a
+    launch in a Slurm job, ``cluster``, ``job_start_s`` (the job's start as Slurm gives it, seconds
+    since 1970) and ``restarts`` tell this run of the job from an earlier or later one with the same
+    id.
     """
 
     job: str
@@ -56,6 +58,7 @@ class Lease(msgspec.Struct, kw_only=True, omit_defaults=True):
     cluster: str = ""
     job_start_s: int | None = None
     restarts: int | None = None
+    slot_gpus: tuple[str, ...] = ()
     left_at: str | None = None
     reason: str = ""
 
@@ -83,6 +86,7 @@ def new_lease(
     interval_s: float,
     slots: int = 1,
     gpus: int = 0,
+    slot_gpus: tuple[str, ...] = (),
     role: str = "worker",
     run: JobRun = NO_JOB,
 ) -> Lease:
@@ -102,6 +106,7 @@ def new_lease(
         interval_s=interval_s,
         slots=slots,
         gpus=gpus,
+        slot_gpus=slot_gpus,
         role=role,
         step=run.step,
         cluster=run.cluster,

@@ -16,12 +16,15 @@ import msgspec
 
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import DataError, UnsafeSpoolError
-from fleetcraft.process import Ended
+from fleetcraft.layout import forwards_file
+from fleetcraft.process import Ended, find_bash
 from fleetcraft.spool.claims import Claim, Closed, close_for, close_own, put_back, read_again
+from fleetcraft.spool.leases import Lease
 from fleetcraft.spool.record import HistoryLine, Outcome, destination
 from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.worker.environment import as_bytes, read_env_file
 from fleetcraft.worker.outcome import OUTCOME_OF_STOP, StopReason, Verdict, judge, seconds_since
+from fleetcraft.worker.settings import WorkerSettings
 from fleetcraft.worker.slots import KeeperGone, Slot, bash_argv
 
 _MAX_LOGS_PASSED = 1000
@@ -33,13 +36,43 @@ class LogUnwritable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a worker runs its attempts: what every history line says of it."""
+    """Where a worker runs its attempts: what every history line says of it.
+
+    ``telemetry_dir`` is empty where tasks cannot report their forward calls.
+    """
 
     host: str
     job: str
     step: str
     bash: str
     grace_s: float
+    telemetry_dir: str = ""
+
+    @classmethod
+    def of(cls, settings: WorkerSettings, lease: Lease, telemetry_dir: str) -> Place:
+        """That of the worker with this lease."""
+        return cls(
+            host=lease.host,
+            job=lease.job,
+            step=settings.run.step,
+            bash=find_bash(),
+            grace_s=settings.grace_s,
+            telemetry_dir=telemetry_dir,
+        )
+
+    def variables(self, held: Claim, attempt: int) -> dict[bytes, bytes]:
+        """What tells a task which one it is."""
+        owner = str(held.owner)
+        variables = {
+            b"FLEET_TASK": held.name.encode(),
+            b"FLEET_ATTEMPT": str(attempt).encode(),
+            b"FLEET_OWNER": owner.encode(),
+        }
+        if held.record.spec.family:
+            variables[b"FLEET_FAMILY"] = held.record.spec.family.encode()
+        if self.telemetry_dir:
+            variables[b"FLEET_FORWARDS"] = os.fsencode(forwards_file(self.telemetry_dir, owner))
+        return variables
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,9 +160,7 @@ def begin(
         if spec.env_file:
             task_env.update(as_bytes(read_env_file(spec)))
         task_env.update(slot.environment)
-        task_env[b"FLEET_TASK"] = held.name.encode()
-        task_env[b"FLEET_ATTEMPT"] = str(number).encode()
-        task_env[b"FLEET_OWNER"] = str(held.owner).encode()
+        task_env.update(place.variables(held, number))
         pid = slot.runner.start(
             bash_argv(place.bash, held.path, login=spec.login),
             task_env,

@@ -17,6 +17,7 @@ from fleetcraft.spool.dependencies import Promoter
 from fleetcraft.spool.leases import Lease
 from fleetcraft.spool.recovery import AskOwner, Liveness, Verdict, ask_this_machine, recover
 from fleetcraft.spool.tree import SpoolTree, describe_problem
+from fleetcraft.worker.depth import DepthNotes
 from fleetcraft.worker.limits import Walltime
 from fleetcraft.worker.pack import OuterTask
 from fleetcraft.worker.survivors import stop_survivors
@@ -43,6 +44,7 @@ class Chores:
         held: Gives the tokens of the claims that the worker holds now.
         markers_every_s: Pause between looks at the markers.
         walltime: What is left of the allocation.
+        depth: The turns at which the spool's depth is noted.
         note: Told what a person should know.
         outer: The task that this worker is, if it is a pack.
     """
@@ -55,6 +57,7 @@ class Chores:
         held: Callable[[], set[str]],
         markers_every_s: float,
         walltime: Walltime,
+        depth: DepthNotes,
         note: Callable[[str], None],
         outer: OuterTask | None = None,
     ) -> None:
@@ -63,6 +66,7 @@ class Chores:
         self._held = held
         self._markers_every_s = markers_every_s
         self._walltime = walltime
+        self._depth = depth
         self._note = note
         self._outer = outer
         self._promoter = Promoter(tree)
@@ -74,7 +78,9 @@ class Chores:
     def due_at(self, *, leaving: bool) -> float:
         """The monotonic time of the next chore."""
         limits = min(self._next_markers, self._walltime.next_limit_at())
-        return limits if leaving else min(limits, self._next_recover, self._next_promote)
+        if leaving:
+            return limits
+        return min(limits, self._next_recover, self._next_promote, self._depth.due_at())
 
     def task_done(self, name: str) -> None:
         """Promotes what waited for a task that this worker just completed."""
@@ -114,8 +120,9 @@ class Chores:
         return None
 
     def tend_the_spool(self) -> bool:
-        """Recovers and promotes, when it is time to; says whether tasks became claimable."""
+        """Recovers, promotes and counts, when it is time to; whether tasks became claimable."""
         now = time.monotonic()
+        self._depth.look_if_due()
         if now >= self._next_recover:
             self._next_recover = now + _RECOVER_EVERY_S * random.uniform(0.8, 1.2)
             self._recover()

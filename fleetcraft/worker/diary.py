@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fleetcraft.clock import timestamp
-from fleetcraft.spool.leases import Journal
+from fleetcraft.spool.leases import Journal, Lease
 from fleetcraft.spool.record import HistoryLine
-from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.spool.tree import SpoolTree, unreadable
 from fleetcraft.worker.attempt import Attempt
 from fleetcraft.worker.slots import Slot
 
@@ -24,17 +24,37 @@ class Diary:
         tree: The spool.
         lease_name: Whose journal it is.
         on_event: Told of starts, ends and notes, as plain mappings.
+
+    Raises:
+        SpoolError: The journal cannot be made.
     """
 
     def __init__(self, tree: SpoolTree, lease_name: str, on_event: OnEvent) -> None:
         self._root = tree.paths.root
-        self._journal = Journal(tree, lease_name)
+        try:
+            self._journal = Journal(tree, lease_name)
+        except OSError as error:
+            raise unreadable(tree.paths.journal(lease_name), error) from error
         self._on_event = on_event
         self.untold = 0
 
-    def arrive(self, slots: int) -> None:
-        """The worker is there."""
-        self._journal.write({"event": "arrive", "at": timestamp(), "slots": slots})
+    def arrive(self, lease: Lease) -> None:
+        """The worker is there: where, for which job, and with which GPUs."""
+        self._journal.write(
+            {
+                "event": "arrive",
+                "at": timestamp(),
+                "slots": lease.slots,
+                "host": lease.host,
+                "job": lease.job,
+                "gpus": lease.gpus,
+                "slot_gpus": lease.slot_gpus or ("",) * lease.slots,
+            }
+        )
+
+    def depth(self, counts: Mapping[str, int]) -> None:
+        """How many tasks were in which state."""
+        self._journal.write({"event": "depth", "at": timestamp(), **counts})
 
     def start(self, slot: Slot, attempt: Attempt) -> None:
         """An attempt runs."""
@@ -47,6 +67,7 @@ class Diary:
                 "claim": attempt.held.owner.token,
                 "slot": slot.index,
                 "pid": attempt.pid,
+                "family": attempt.held.record.spec.family,
             }
         )
 

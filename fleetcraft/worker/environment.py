@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fleetcraft.errors import DataError
 from fleetcraft.identity import sha256_hex
+from fleetcraft.layout import forwards_folder
 from fleetcraft.spool.directives import TaskSpec
+from fleetcraft.spool.tree import describe_problem
 from fleetcraft.worker.pack import GRACE_VARIABLE
 from fleetcraft.worker.settings import WorkerSettings
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_OF_ONE_TASK = ("FLEET_FORWARDS", "FLEET_FAMILY")
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 
 
@@ -35,7 +38,31 @@ def base_environment(settings: WorkerSettings, spool_dir: str) -> dict[str, str]
     env["FLEET_ROOT"] = settings.root
     env["FLEET_SPOOL"] = spool_dir
     env[GRACE_VARIABLE] = f"{settings.grace_s:g}"
+    for name in _OF_ONE_TASK:
+        env.pop(name, None)  # that of the task that this worker is
     return env
+
+
+def room_for_reports(settings: WorkerSettings, note: Callable[[str], None]) -> str:
+    """Makes the private folder in which tasks report their forward calls, where there is none.
+
+    Args:
+        settings: The worker's.
+        note: Told when it cannot be made.
+
+    Returns:
+        The telemetry folder; empty when tasks cannot report.
+    """
+    telemetry_dir = settings.telemetry_dir
+    if not telemetry_dir:
+        return ""
+    try:
+        for folder in (telemetry_dir, forwards_folder(telemetry_dir)):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as error:
+        note(f"tasks cannot report forward calls: {describe_problem(error)}")
+        return ""
+    return telemetry_dir
 
 
 def stream_id(lease_name: str, slot: str) -> str:

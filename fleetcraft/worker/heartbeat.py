@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from fleetcraft.spool import leases
 from fleetcraft.spool.leases import Lease
-from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.spool.tree import SpoolTree, unreadable
 
 
 class Heartbeat:
@@ -40,9 +40,12 @@ class Heartbeat:
         """Publishes the lease, which must precede the first claim, and starts beating.
 
         Raises:
-            OSError: The lease cannot be written.
+            SpoolError: The lease cannot be written.
         """
-        leases.publish(self._tree, self._lease)
+        try:
+            leases.publish(self._tree, self._lease)
+        except OSError as error:
+            raise unreadable(self._tree.paths.lease(self._lease.name), error) from error
         self._thread.start()
 
     def watch(self, task: str, claim_path: str) -> None:

@@ -1,7 +1,8 @@
 """Several workers on this machine, without Slurm: done when nothing is claimable any more.
 
 The parent starts the workers, listens to them, recovers the claims of one that dies, and sends all
-home once every one of them has walked the queue in vain while none of them held a task.
+home once every one of them has walked the queue in vain while none of them held a task. It has one
+telemetry logger for all, unless the run is over within a second.
 Invariant: what is counted is what the spool did: each closed claim once, also across a worker's
 death.
 """
@@ -26,10 +27,12 @@ from fleetcraft.spool.views import counts
 from fleetcraft.worker.diary import OnEvent
 from fleetcraft.worker.settings import LocalRunReport, WorkerExit, WorkerSettings
 from fleetcraft.worker.survivors import stop_survivors
+from fleetcraft.worker.telemetry_logger import TelemetryLogger
 
 _HEARTBEAT_LIMIT_S = 5.0
 _RESTARTS = 5
 _POLL_S = 1.0
+_LOGGER_AFTER_S = 1.0
 
 
 @dataclass(kw_only=True)
@@ -75,7 +78,8 @@ def run_local(settings: WorkerSettings, workers: int, on_event: OnEvent) -> Loca
     Args:
         settings: How each worker behaves; its rank and ranks are set here.
         workers: How many.
-        on_event: Told of every worker's events, with its index as ``worker``.
+        on_event: Told of every worker's events, with its index as ``worker``; what its telemetry
+            logger has to say is a note without it.
 
     Raises:
         SpoolError: There is no spool, it is not safe, or a DRAIN or STOP marker stands.
@@ -100,6 +104,7 @@ class _LocalFleet:
         self._dismissed = False
         self._members: list[_Member] = []
         self._workers = workers
+        self._telemetry: TelemetryLogger | None = None
 
     def run(self) -> LocalRunReport:
         started = time.monotonic()
@@ -114,10 +119,13 @@ class _LocalFleet:
                     self._members.append(self._start(index))
             while self._members:
                 self._listen()
+                self._log_after(started + _LOGGER_AFTER_S)
                 self._bury()
                 self._dismiss_if_done()
         finally:
             self._abandon()
+            if self._telemetry is not None:
+                self._telemetry.end()
             for number, handler in old.items():
                 signal.signal(number, handler)
         return self._summary(started)
@@ -139,7 +147,7 @@ class _LocalFleet:
                 )
 
     def _start(self, index: int, restarts: int = 0) -> _Member:
-        settings = replace(self._settings, rank=index)
+        settings = replace(self._settings, rank=index, telemetry_interval_s=0.0)
         command = [
             sys.executable, "-m", "fleetcraft.worker.member",
             msgspec.json.encode(settings).decode(), str(os.getpid()),
@@ -154,9 +162,23 @@ class _LocalFleet:
 
     def _listen(self) -> None:
         pipes = {_stdout(member): member for member in self._members}
-        ready, _, _ = select.select(list(pipes), [], [], _POLL_S)
+        words = self._telemetry.fds() if self._telemetry is not None else []
+        ready, _, _ = select.select([*pipes, *words], [], [], _POLL_S)
         for fd in ready:
-            self._read(pipes[fd])
+            if fd in pipes:
+                self._read(pipes[fd])
+        if self._telemetry is not None:
+            for text in self._telemetry.hear(ready):
+                self._on_event({"event": "note", "text": text})
+            if self._telemetry.lost and not self._dismissed:
+                self._dismissed = True
+                self._report.stopped.append(self._telemetry.lost)
+                self._say(f"leave {self._telemetry.lost}")
+
+    def _log_after(self, moment: float) -> None:
+        """Starts the logger of this machine once: a run of a moment leaves no telemetry file."""
+        if self._telemetry is None and time.monotonic() >= moment and not self._dismissed:
+            self._telemetry = TelemetryLogger(self._settings)
 
     def _read(self, member: _Member) -> bool:
         chunk = os.read(_stdout(member), 65536)
@@ -252,12 +274,16 @@ class _LocalFleet:
             return  # a task asked to be tried again later: that is still to come
         self._dismissed = self._confirming
         self._confirming = not self._dismissed
+        self._say("leave" if self._dismissed else "look")
+
+    def _say(self, word: str) -> None:
+        """Says something to every worker, which is busy until it answers."""
         for member in self._members:
             member.idle = False
             pipe = member.process.stdin
             if pipe is not None:
                 try:
-                    pipe.write(b"leave\n" if self._dismissed else b"look\n")
+                    pipe.write(f"{word}\n".encode())
                     pipe.flush()
                 except BrokenPipeError:
                     continue  # it is leaving already

@@ -14,17 +14,17 @@ import signal
 import time
 
 from fleetcraft.gpu.nvml import count_gpus
-from fleetcraft.process import find_bash
 from fleetcraft.spool import leases
 from fleetcraft.spool.control import refuse_markers
 from fleetcraft.spool.queue import Queue
-from fleetcraft.spool.tree import SpoolTree, describe_problem, unreadable
+from fleetcraft.spool.tree import SpoolTree, describe_problem
 from fleetcraft.worker.attempt import Place
 from fleetcraft.worker.chores import Chores
 from fleetcraft.worker.claiming import Claimer, Nothing
+from fleetcraft.worker.depth import DepthNotes
 from fleetcraft.worker.diary import Diary, OnEvent
 from fleetcraft.worker.eligibility import Eligibility
-from fleetcraft.worker.environment import as_bytes, base_environment
+from fleetcraft.worker.environment import as_bytes, base_environment, room_for_reports
 from fleetcraft.worker.heartbeat import Heartbeat
 from fleetcraft.worker.limits import Walltime
 from fleetcraft.worker.outcome import StopReason
@@ -32,6 +32,7 @@ from fleetcraft.worker.pack import fit_into_outer
 from fleetcraft.worker.readiness import watch_for
 from fleetcraft.worker.settings import WorkerExit, WorkerReport, WorkerSettings
 from fleetcraft.worker.slots import close_slots, count_slots, held_tokens, make_slots
+from fleetcraft.worker.telemetry_logger import TelemetryLogger
 from fleetcraft.worker.tending import Tender, Words
 from fleetcraft.worker.wakeup import CaughtSignals, Wakeup
 
@@ -88,18 +89,11 @@ class Worker:
             interval_s=settings.heartbeat_s,
             slots=len(gpus),
             gpus=sum(map(bool, gpus)) or count_gpus() or 0,
+            slot_gpus=tuple(gpus) if any(gpus) else (),
         )
-        place = Place(
-            host=self.lease.host,
-            job=self.lease.job,
-            step=settings.run.step,
-            bash=find_bash(),
-            grace_s=settings.grace_s,
-        )
-        try:
-            self._diary = Diary(self.tree, self.lease.name, on_event)
-        except OSError as error:
-            raise unreadable(self.tree.paths.journal(self.lease.name), error) from error
+        self._diary = Diary(self.tree, self.lease.name, on_event)
+        self._depth = DepthNotes(self.tree, self._diary, settings, in_pack=outer is not None)
+        self._telemetry = TelemetryLogger(settings)  # before the slots, which adopt orphans
         self._wakeup = Wakeup()
         self._slots = make_slots(gpus, self.lease, root=settings.root, pack=outer is not None)
         self._heartbeat = Heartbeat(self.tree, self.lease, self._wakeup.wake)
@@ -111,6 +105,7 @@ class Worker:
             # Every few seconds at most, whatever the heartbeat: the mount has to answer.
             markers_every_s=max(0.5, min(5.0, settings.heartbeat_s / 6)),
             walltime=self._walltime,
+            depth=self._depth,
             outer=outer,
             note=self._diary.note,
         )
@@ -126,7 +121,7 @@ class Worker:
             self.lease,
             settings,
             slots=self._slots,
-            place=place,
+            place=Place.of(settings, self.lease, room_for_reports(settings, self._diary.note)),
             env=as_bytes(base_environment(settings, self.tree.paths.root)),
             heartbeat=self._heartbeat,
             diary=self._diary,
@@ -154,11 +149,9 @@ class Worker:
     def run(self) -> WorkerReport:
         """Claims and runs tasks until there is a reason to leave."""
         self._signals = CaughtSignals(self._wakeup)
-        try:
-            self._heartbeat.start()
-        except OSError as error:
-            raise unreadable(self.tree.paths.lease(self.lease.name), error) from error
-        self._diary.arrive(len(self._slots))
+        self._heartbeat.start()
+        self._diary.arrive(self.lease)
+        self._depth.arrive()
         while True:
             self._obey_signal()  # first: the same signal may have ended tasks, which did not fail
             if self._tender.busy:
@@ -176,12 +169,13 @@ class Worker:
         return self._report
 
     def close(self) -> None:
-        """Gives up slots, pipe and journal, and restores the signal handlers."""
+        """Gives up slots, logger, pipe and journal, and restores the signal handlers."""
         if self._signals is not None:
             self._signals.restore()
         self._heartbeat.stop()
         close_slots(self._slots)
         self._tender.close()
+        self._telemetry.end()
         self._diary.close()
         self._wakeup.close()
 
@@ -362,7 +356,7 @@ class Worker:
                 quiet_until = min(quiet_until, attempt.deadline)
         self._quiet_until = quiet_until
         wait_s = max(0.0, min(until, quiet_until) - time.monotonic())
-        fds = [self._wakeup.read_fd, *self.extra_fds()]
+        fds = [self._wakeup.read_fd, *self.extra_fds(), *self._telemetry.fds()]
         listened = [s for s in self._slots if s.attempt is not None or not self._leaving]
         fds += [fd for slot in listened if (fd := slot.runner.fileno()) is not None]
         ready, _, _ = select.select(fds, [], [], wait_s)
@@ -372,6 +366,10 @@ class Worker:
             # A keeper without a task has nothing to say but that it ends.
             if slot.attempt is None and slot.runner.fileno() in ready:
                 self._tender.renew(slot)
+        for text in self._telemetry.hear(ready):
+            self._diary.note(text)
+        if self._telemetry.lost:
+            self.leave(self._telemetry.lost, WorkerExit.GPU_LOST)
         self.on_ready(ready)
 
     def look_now(self) -> None:
@@ -396,4 +394,5 @@ class Worker:
     def _leave(self) -> None:
         holds = self._report.exit_code == WorkerExit.SPOOL_UNWRITABLE or self._tender.stuck > 0
         self._heartbeat.leave(self._leaving, holds_claims=holds)
+        self._depth.look()
         self._diary.leave(self._leaving)

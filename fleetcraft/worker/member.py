@@ -1,7 +1,8 @@
 """A worker of a local fleet: it tells its parent what it does, and leaves when it is told to.
 
 Started by `local_fleet` with its settings as JSON on the command line. Events go to stdout as JSON
-lines; ``look`` on stdin asks it to look for tasks at once, ``leave`` or the end to leave.
+lines; ``look`` on stdin asks it to look for tasks at once, ``leave`` (with a reason, if that is not
+that all is done) or the end to leave.
 Invariant: a member does not outlive its parent.
 """
 
@@ -60,7 +61,9 @@ class Member(Worker):
             self.look_now()
             return
         self._parent_speaks = False
-        self.leave("nothing is left to claim" if said else "its parent is gone", quiet=True)
+        why = said.partition(b"leave")[2].decode("utf-8", "replace").strip()
+        usual = "nothing is left to claim" if said else "its parent is gone"
+        self.leave(why or usual, quiet=True)
 
 
 class Teller:

@@ -12,13 +12,16 @@ from fleetcraft.identity import NO_JOB, JobRun
 
 
 class WorkerExit(IntEnum):
-    """Exit codes of a worker; the first two are everybody's, the others its own.
+    """Exit codes of a worker; 0, 6, 130 and 143 are everybody's, the others its own.
 
+    ``GPU_LOST``: the driver has lost a GPU of this node, as its telemetry logger saw; it stopped
+    claiming.
     ``NODE_UNFIT``: this node fails task after task within seconds; it stopped claiming.
     ``SPOOL_UNWRITABLE``: history could not be written; claims were left for recovery.
     """
 
     LEFT = 0
+    GPU_LOST = 6
     NODE_UNFIT = 8
     SPOOL_UNWRITABLE = 9
     INTERRUPTED = 130
@@ -48,6 +51,9 @@ class WorkerSettings:
         node_failures: So many different tasks in a row, each failed within ``node_failure_s``,
             make the node unfit.
         node_failure_s: See ``node_failures``.
+        telemetry_dir: Where tasks report their forward calls, and the node's logger writes; empty
+            for neither.
+        telemetry_interval_s: Seconds between the logger's samples; 0 starts none.
     """
 
     spool_dir: str
@@ -66,6 +72,8 @@ class WorkerSettings:
     orders: bool = False
     node_failures: int = 10
     node_failure_s: float = 10.0
+    telemetry_dir: str = ""
+    telemetry_interval_s: float = 0.0
 
 
 @dataclass(kw_only=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +41,30 @@ def test_run_is_exit_1_and_says_what_failed_and_what_to_do(fleet: Fleet, put: Pu
     assert "dep  waits for bad (failed)" in called.out
     assert "bad attempt 1: failed, exit code 3" in called.err
     assert "put back" in called.err
+
+
+def test_run_logs_telemetry_where_and_as_often_as_the_settings_say(
+    fleet: Fleet, put: Put, tmp_path: Path
+) -> None:
+    place = tmp_path / "elsewhere"
+    put("task", f'echo "$FLEET_FORWARDS" > place; until ls {place}/*.csv; do sleep 0.1; done')
+    settings = {"PROJECT_SCRATCH": str(fleet.root), "TELEMETRY_DIR": str(place)}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "fleetcraft", "run", "--json"],
+        env={**environment(), **settings, "FLEET_TELEMETRY_INTERVAL_S": "0.2"},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert json.loads(done.stdout)["done"] == 1
+    [file] = place.glob("*.csv")
+    facts = json.loads(file.with_suffix(".json").read_text())
+    assert facts["interval_s"] == 0.2
+    assert facts["ended_at"]
+    told = (fleet.root.parent / "place").read_text()
+    assert told.startswith(f"{place}/forwards/{facts['job_id']}.0.0.")
 
 
 def test_run_of_an_empty_spool_ends_at_once(fleet: Fleet) -> None:

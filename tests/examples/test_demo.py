@@ -46,6 +46,13 @@ def test_the_demo_runs_the_whole_sweep_and_says_what_happened(tmp_path: Path) ->
     assert "alone on this machine" in done.stdout
     assert "12 clips were scored" in done.stdout
     assert str(results / "report" / "summary.png") in done.stdout
+    [telemetry] = (folder / "scratch" / "telemetry").glob("*.csv")
+    assert telemetry.read_text().count("\n") > 2
+    assert json.loads(telemetry.with_suffix(".json").read_text())["ended_at"]
+    assert (results / "report" / "fleet.png").read_bytes().startswith(b"\x89PNG")
+    assert (results / "report" / "fleet.svg").read_text().rstrip().endswith("</svg>")
+    assert "telemetry plot --out report" in done.stdout
+    assert str(results / "report" / "fleet.png") in done.stdout
 
 
 def test_the_demo_does_not_write_into_a_folder_that_holds_something(tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ import pytest
 from fleetcraft.identity import Owner, process_id
 from fleetcraft.spool import leases
 from fleetcraft.worker.chores import Chores
+from fleetcraft.worker.depth import DepthNotes
+from fleetcraft.worker.diary import Diary
 from fleetcraft.worker.limits import Walltime
+from fleetcraft.worker.settings import WorkerSettings
 from tests.worker.harness import Site, wait_until
 
 
@@ -49,9 +52,9 @@ def test_the_journal_has_arrival_starts_ends_and_leave(site: Site) -> None:
     worker = site.start()
     worker.wait()
     journal = site.journals()
-    kinds = [event["event"] for event in journal]
+    kinds = [event["event"] for event in journal if event["event"] != "depth"]
     assert kinds == ["arrive", *["start", "end"] * 3, "note", "leave"]
-    start, end = journal[1:3]
+    start, end = (event for event in journal if event.get("task") == "a-good")
     assert (start["task"], start["attempt"], start["slot"]) == ("a-good", 1, 0)
     assert start["claim"] == end["claim"] == site.last("a-good").claim
     assert (end["outcome"], end["to"], end["exit_code"]) == ("completed", "done", 0)
@@ -151,8 +154,15 @@ def test_an_own_claim_that_no_slot_runs_is_put_back_by_the_worker_itself(site: S
         site.enqueue(name, "true")
         owner = Owner(lease.job, lease.rank, "0", f"{lease.launch}-{number}")
         Path(site.spool.show(name).path).rename(tree.paths.claim(name, owner))
+    quiet = DepthNotes(
+        tree,
+        Diary(tree, lease.name, lambda event: None),
+        WorkerSettings(spool_dir=tree.paths.root, root=str(site.root)),
+        in_pack=False,
+    )
     chores = Chores(
         tree,
+        depth=quiet,
         launch=lease.launch,
         held=lambda: {f"{lease.launch}-0"},
         markers_every_s=1.0,

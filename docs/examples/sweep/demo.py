@@ -15,8 +15,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from fleetcraft import Spool
 
@@ -24,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 SEEDS = (1, 2, 3, 4)
 STEPS = (4, 8, 16)
 WORKERS = 2
+LOOK_EVERY_S = 2
 EXIT_USAGE = 2
 
 
@@ -44,9 +47,9 @@ def main() -> int:
     scratch = folder / "scratch"
     if code == 0 and not keep:
         shutil.rmtree(scratch)
-        print("  the spool with its records, logs and journals was removed; --keep DIR leaves it")
+        print("  the spool, with records, logs and telemetry, was removed; --keep DIR leaves it")
     else:
-        print(f"  {scratch} (the spool: records, logs and journals)")
+        print(f"  {scratch} (the spool: records, logs and journals; telemetry)")
     return code
 
 
@@ -112,11 +115,32 @@ def run_sweep(folder: Path) -> int:
         script("summarize.py", "--scores scores --out report"),
     )  # fmt: skip
 
-    tell(f"5. {WORKERS} workers on this machine until nothing is left")
-    code = fleetcraft(root, results, "run", "--workers", str(WORKERS), check=False)
+    tell(
+        f"5. {WORKERS} workers on this machine until nothing is left; "
+        f"a logger looks every {LOOK_EVERY_S} s at what it does"
+    )
+    code = fleetcraft(
+        root, results, "run", "--workers", str(WORKERS),
+        check=False, settings={"FLEET_TELEMETRY_INTERVAL_S": str(LOOK_EVERY_S)},
+    )  # fmt: skip
     fleetcraft(root, results, "check")
-    report(root, results)
+
+    tell("6. What the logger saw, and what workers noted of the queue, on one time axis")
+    seen = draw_telemetry(root, results)
+    report(root, results, seen)
     return code
+
+
+def draw_telemetry(root: Path, results: Path) -> str:
+    """Shows and draws what was logged while the workers ran; says in words what was seen."""
+    fleetcraft(root, results, "telemetry", "inspect")
+    gpus = ask_fleetcraft(root, results, "telemetry", "inspect")["gpus"]
+    if gpus:
+        fleetcraft(root, results, "telemetry", "summary", "--window", "1h", check=False)
+    fleetcraft(root, results, "telemetry", "plot", "--out", "report")
+    if gpus:
+        return f"{gpus} GPUs beside the queue: utilization, memory, power, and what was to do"
+    return "the queue alone: no GPU was seen here, and none is made up"
 
 
 def write_table(path: Path) -> None:
@@ -132,24 +156,53 @@ def script(name: str, arguments: str) -> str:
     return f"{shlex.quote(sys.executable)} {shlex.quote(str(HERE / name))} {arguments}"
 
 
-def fleetcraft(root: Path, project: Path, *arguments: str, check: bool = True) -> int:
+def fleetcraft(
+    root: Path,
+    project: Path,
+    *arguments: str,
+    check: bool = True,
+    settings: Mapping[str, str] | None = None,
+) -> int:
     """Prints and runs one command; its output goes to the terminal."""
-    words = ["--root", str(root), "--project-dir", str(project), *arguments]
+    settings = settings or {}
+    before = "".join(f"{name}={value} " for name, value in settings.items())
     shown = [word if len(word) < 60 else f"{word[:24]}…{word[-32:]}" for word in arguments]
-    print(f"$ fleetcraft --root {root} {shlex.join(shown)}", flush=True)
+    print(f"$ {before}fleetcraft --root {root} {shlex.join(shown)}", flush=True)
     done = subprocess.run(
-        [sys.executable, "-m", "fleetcraft", *words], check=check, cwd=project, env=environment()
+        command(root, project, *arguments),
+        check=check,
+        cwd=project,
+        env={**environment(), **settings},
     )
     return done.returncode
 
 
+def ask_fleetcraft(root: Path, project: Path, *arguments: str) -> dict[str, Any]:
+    """The answer of one command as JSON, for this program to go by."""
+    done = subprocess.run(
+        command(root, project, "--json", *arguments),
+        check=True,
+        cwd=project,
+        env=environment(),
+        stdout=subprocess.PIPE,
+    )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def command(root: Path, project: Path, *arguments: str) -> list[str]:
+    """The command line that `fleetcraft` stands for."""
+    words = ["--root", str(root), "--project-dir", str(project)]
+    return [sys.executable, "-m", "fleetcraft", *words, *arguments]
+
+
 def environment() -> dict[str, str]:
     """This process's environment, without what would send the demo to another spool."""
-    other = ("FLEET_", "PROJECT", "SPOOL_DIR", "GPU_SPOOL_DIR", "MAX_IDLE_MIN")
+    other = ("FLEET_", "PROJECT", "SPOOL_DIR", "GPU_SPOOL_DIR", "TELEMETRY_DIR", "MAX_IDLE_MIN")
     return {key: value for key, value in os.environ.items() if not key.startswith(other)}
 
 
-def report(root: Path, results: Path) -> None:
+def report(root: Path, results: Path, seen: str) -> None:
     """What a person wants to know of the run, read back from the spool and the results."""
     spool = Spool(str(root / "taskq"))
     tell("What happened")
@@ -160,6 +213,7 @@ def report(root: Path, results: Path) -> None:
     tell("What it made")
     for path in ("clips", "report/summary.csv", "report/summary.md", "report/summary.png"):
         print(f"  {results / path}")
+    print(f"  {results / 'report' / 'fleet.png'} ({seen})")
 
 
 def print_means(path: Path) -> None:

@@ -27,6 +27,8 @@ _MINUTES = re.compile(r"\d{1,6}")
 _DAYS_AND_HOURS = re.compile(r"(\d{1,3})-(\d{1,4})")
 _MAX_SIGNAL_S = 65535
 _DERIVED = "derived from root"
+_DEFAULT = "default"
+_PARTS = ("spool.dir", "spool.gpu_dir", "telemetry.dir")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,11 +287,16 @@ def _arguments(
 
 
 def _place(config: Config) -> list[str]:
-    """The scratch tree, and its spools where they are not where they belong by themselves."""
-    if all(config.values[name].source == _DERIVED for name in ("spool.dir", "spool.gpu_dir")):
-        return ["--root", config.root]
+    """The scratch tree, and its parts where they are not where they belong by themselves."""
+    words = []
+    if config.values["telemetry.interval_s"].source != _DEFAULT:
+        words = [f"FLEET_TELEMETRY_INTERVAL_S={config.seconds('telemetry.interval_s'):g}"]
+    if all(config.values[name].source == _DERIVED for name in _PARTS):
+        return [*words, "--root", config.root]
     return [
+        *words,
         f"FLEET_ROOT={config.root}",
         f"FLEET_SPOOL_DIR={config.spool_dir('outer')}",
         f"FLEET_SPOOL_GPU_DIR={config.spool_dir('gpu')}",
+        f"FLEET_TELEMETRY_DIR={config.text('telemetry.dir')}",
     ]
