@@ -22,7 +22,7 @@ from fleetcraft.errors import FleetError, SchedulerError, UsageError
 from fleetcraft.view.text import Paint
 
 if TYPE_CHECKING:
-    from fleetcraft.telemetry.live_state import Held, Picture
+    from fleetcraft.telemetry.live.state import Held, Picture
 
 _EXAMPLES = """
 fleetcraft top
@@ -97,8 +97,8 @@ class _Watch:
     """Looks, and shows what was seen."""
 
     def __init__(self, session: Session, forget_s: float, limit: int | None) -> None:
-        from fleetcraft.telemetry.live import LiveTelemetry
-        from fleetcraft.telemetry.live_spool import LiveSpool
+        from fleetcraft.telemetry.live.files import LiveTelemetry
+        from fleetcraft.telemetry.live.spool import LiveSpool
 
         config = session.config
         self._json = session.json
@@ -114,7 +114,7 @@ class _Watch:
 
     def look(self, held: Held | None) -> Picture:
         """Reads what is new."""
-        from fleetcraft.telemetry.live_state import compose
+        from fleetcraft.telemetry.live.state import compose
 
         spools = [spool.look() for spool in self._spools]
         return compose(self._telemetry.look(), spools, forget_s=self._forget_s, held=held)
@@ -188,7 +188,7 @@ def _ask_slurm(root: str) -> Held:
     """What Slurm has allocated to this user's jobs; without an answer, why."""
     from fleetcraft.fleet.snapshot.gpu_shares import Placed, share_gpus
     from fleetcraft.slurm.nodes import node_states
-    from fleetcraft.telemetry.live_state import Held
+    from fleetcraft.telemetry.live.state import Held
 
     try:
         polls, views = _running_places(root)
@@ -213,7 +213,7 @@ class _AskedAgain:
     """Asks Slurm in a thread of its own, so that a controller that hangs stops no view."""
 
     def __init__(self, root: str) -> None:
-        from fleetcraft.telemetry.live_state import Held
+        from fleetcraft.telemetry.live.state import Held
 
         self._root = root
         self._held = Held(problem="it has not answered yet")
@@ -238,7 +238,7 @@ class _AskedAgain:
 
 
 def _hand_over(session: Session) -> int:
-    from fleetcraft.telemetry import all_smi
+    from fleetcraft.telemetry.live import all_smi
 
     if session.json:
         raise UsageError("--all-smi has a screen and no JSON", hint="fleetcraft top --once --json")

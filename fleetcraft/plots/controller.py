@@ -19,8 +19,8 @@ from fleetcraft.plots.page import Page, Text
 from fleetcraft.plots.panels import BLUE, GREEN, ORANGE, RED, limit, percent
 from fleetcraft.plots.style import INK, house_style, save_both
 from fleetcraft.plots.time_scale import TimeScale, moment_words, span_words
-from fleetcraft.telemetry.controller_log import ControllerLog, Summary
-from fleetcraft.telemetry.time_axis import Floats, TimeAxis, choose_axis, stretches
+from fleetcraft.telemetry.figures.controller_log import ControllerLog, Summary
+from fleetcraft.telemetry.figures.time_axis import Floats, TimeAxis, choose_axis, stretches
 
 NAME = "controller"
 _GAP_STEPS = 2.5

@@ -17,7 +17,7 @@ from fleetcraft.plots.page import Page, Text
 from fleetcraft.plots.panels import BLUE, row_label
 from fleetcraft.plots.style import HAIRLINE, QUIET, drawable, house_style, save_both
 from fleetcraft.plots.time_scale import moment_words, span_words
-from fleetcraft.telemetry.family_mfu import FamilyMfu, Mfu
+from fleetcraft.telemetry.windows.family_mfu import FamilyMfu, Mfu
 
 NAME = "mfu"
 MAX_ROWS = 40

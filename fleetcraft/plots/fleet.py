@@ -18,10 +18,10 @@ from fleetcraft.plots.fleet_text import fleet_text
 from fleetcraft.plots.page import Page
 from fleetcraft.plots.style import QUIET, house_style, save_both
 from fleetcraft.plots.time_scale import TimeScale
+from fleetcraft.telemetry.figures.time_axis import Floats
+from fleetcraft.telemetry.figures.timeline import Timeline
+from fleetcraft.telemetry.figures.traces import Facts, Traces
 from fleetcraft.telemetry.queue import Queue
-from fleetcraft.telemetry.time_axis import Floats
-from fleetcraft.telemetry.timeline import Timeline
-from fleetcraft.telemetry.traces import Facts, Traces
 
 NAME = "fleet"
 _ROW_IN = 0.125

@@ -11,9 +11,9 @@ from fleetcraft.gpu.states import GpuState
 from fleetcraft.plots.page import Text
 from fleetcraft.plots.panels import STATE_STYLE
 from fleetcraft.plots.time_scale import moment_words, span_words
+from fleetcraft.telemetry.figures.timeline import Timeline
+from fleetcraft.telemetry.figures.traces import Energy, Facts, Traces
 from fleetcraft.telemetry.queue import Queue
-from fleetcraft.telemetry.timeline import Timeline
-from fleetcraft.telemetry.traces import Energy, Facts, Traces
 from fleetcraft.view.text import plural as plain_plural
 
 _WORTH_SAYING = 0.1

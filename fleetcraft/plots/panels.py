@@ -18,9 +18,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from fleetcraft.gpu.states import GpuState
 from fleetcraft.plots.style import HAIRLINE, INK, PALETTE, PAPER, drawable, lighter
 from fleetcraft.plots.time_scale import TimeScale
-from fleetcraft.telemetry.time_axis import Floats
-from fleetcraft.telemetry.timeline import Bands, Row
-from fleetcraft.telemetry.traces import STATES
+from fleetcraft.telemetry.figures.time_axis import Floats
+from fleetcraft.telemetry.figures.timeline import Bands, Row
+from fleetcraft.telemetry.figures.traces import STATES
 
 BLUE, ORANGE, GREEN, PINK, SKY, RED = PALETTE
 _DEEP_BLUE = "#00466e"

@@ -1,7 +1,7 @@
 """A time axis on paper: real time to places, ticks with dates, and marks where time is cut out.
 
-Which time is shown is decided by `fleetcraft.telemetry.time_axis`. Invariant: a second is equally
-wide everywhere on one axis, and nothing is drawn across a cut or a bin without data.
+Which time is shown is decided by `fleetcraft.telemetry.figures.time_axis`. Invariant: a second is
+equally wide everywhere on one axis, and nothing is drawn across a cut or a bin without data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from fleetcraft.plots.style import HAIRLINE, INK, QUIET
-from fleetcraft.telemetry.time_axis import Floats, TimeAxis
+from fleetcraft.telemetry.figures.time_axis import Floats, TimeAxis
 
 CUT_FILL = "#e9ebee"
 _CUT_WIDTH_IN = 0.15

@@ -22,8 +22,8 @@ from fleetcraft.gpu.peaks import find_peak
 from fleetcraft.gpu.status import Status
 from fleetcraft.layout import sidecar, telemetry_file
 from fleetcraft.telemetry.columns import COLUMNS, SIDECAR_SCHEMA, RowKind
-from fleetcraft.telemetry.headers import Layout, read_header
-from fleetcraft.telemetry.sources import Source, find_sources
+from fleetcraft.telemetry.reading.headers import Layout, read_header
+from fleetcraft.telemetry.reading.sources import Source, find_sources
 
 MANIFEST = "MANIFEST.json"
 _CHUNK_BYTES = 1 << 20

@@ -15,8 +15,13 @@ import msgspec
 
 from fleetcraft.gpu.states import Sightings, number
 from fleetcraft.layout import parse_telemetry_file, sidecar
-from fleetcraft.telemetry.newest import NewestRows
-from fleetcraft.telemetry.private_files import now_on_mount_s, open_file, open_folder, read_small
+from fleetcraft.telemetry.live.newest import NewestRows
+from fleetcraft.telemetry.live.private_files import (
+    now_on_mount_s,
+    open_file,
+    open_folder,
+    read_small,
+)
 
 HEAD_BYTES = 4096
 TAIL_BYTES = 1 << 16

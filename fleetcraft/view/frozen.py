@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleetcraft.telemetry.verdicts import Verdict, Verification
+from fleetcraft.telemetry.windows.verdicts import Verdict, Verification
 from fleetcraft.view.text import Paint, left_out, one_line, plural, printable
 
 _COLOURS = {Verdict.VERIFIED: "good", Verdict.REFUTED: "bad", Verdict.UNVERIFIABLE: "warn"}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fleetcraft.gpu.status import Status
-from fleetcraft.telemetry.inspected import FileReport, Inspection
+from fleetcraft.telemetry.inspection.records import FileReport, Inspection
 from fleetcraft.units import format_seconds
 from fleetcraft.view.inspection_shape import at_text, inspection_shape, lacks_header
 from fleetcraft.view.text import Paint, joined, left_out, one_line, plural, table

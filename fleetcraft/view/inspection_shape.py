@@ -9,8 +9,14 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from fleetcraft.telemetry.inspected import JOULES_PER_KWH, Energy, FileReport, Inspection, Means
-from fleetcraft.telemetry.sources import Source
+from fleetcraft.telemetry.inspection.records import (
+    JOULES_PER_KWH,
+    Energy,
+    FileReport,
+    Inspection,
+    Means,
+)
+from fleetcraft.telemetry.reading.sources import Source
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DIGITS = 9

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fleetcraft.telemetry.family_mfu import FamilyMfu
-from fleetcraft.telemetry.figures import Figures
-from fleetcraft.telemetry.levels import FleetSummary, HostSummary, Summary, value_of
-from fleetcraft.telemetry.summary import Read
-from fleetcraft.telemetry.work import Depths, Work
+from fleetcraft.telemetry.windows.family_mfu import FamilyMfu
+from fleetcraft.telemetry.windows.figures import Figures
+from fleetcraft.telemetry.windows.levels import FleetSummary, HostSummary, Summary, value_of
+from fleetcraft.telemetry.windows.summary import Read
+from fleetcraft.telemetry.windows.work import Depths, Work
 from fleetcraft.units import format_seconds
 from fleetcraft.view.text import Paint, joined, left_out, one_line, plural, printable, table
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from fleetcraft.view.text import plural
 
 if TYPE_CHECKING:
-    from fleetcraft.telemetry.controller_log import ControllerLog
-    from fleetcraft.telemetry.family_mfu import Mfu
-    from fleetcraft.telemetry.timeline import Timeline
-    from fleetcraft.telemetry.traces import Facts, Traces
+    from fleetcraft.telemetry.figures.controller_log import ControllerLog
+    from fleetcraft.telemetry.figures.timeline import Timeline
+    from fleetcraft.telemetry.figures.traces import Facts, Traces
+    from fleetcraft.telemetry.windows.family_mfu import Mfu
 
 
 def fleet_shape(
@@ -64,7 +64,7 @@ def zone_of(found: Traces) -> str:
 
 
 def _time(t_s: float, found: Traces) -> str:
-    from fleetcraft.telemetry.windows import iso
+    from fleetcraft.telemetry.windows.span import iso
 
     return iso(t_s, zoned=not found.zoneless)
 
@@ -108,7 +108,7 @@ def controller_line(log: ControllerLog) -> str:
 
 def mfu_shape(mfu: Mfu, span_s: tuple[float, float]) -> dict[str, Any]:
     """The figure of estimated MFU."""
-    from fleetcraft.telemetry.windows import iso
+    from fleetcraft.telemetry.windows.span import iso
 
     return {
         "start": iso(span_s[0], zoned=True),

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from fleetcraft.gpu.states import GpuState, count_states
-from fleetcraft.telemetry.live_journals import eta
-from fleetcraft.telemetry.live_spool import Running, SpoolLook
-from fleetcraft.telemetry.live_state import GpuNow, NodeNow, Picture
+from fleetcraft.telemetry.live.journals import eta
+from fleetcraft.telemetry.live.spool import Running, SpoolLook
+from fleetcraft.telemetry.live.state import GpuNow, NodeNow, Picture
 from fleetcraft.units import format_seconds
 from fleetcraft.view.text import Paint, left_out, one_line, plural, table
 from fleetcraft.view.top_shape import (

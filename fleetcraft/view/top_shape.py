@@ -11,10 +11,10 @@ from typing import Any
 
 from fleetcraft.clock import parse_timestamp
 from fleetcraft.gpu.states import GpuState, count_states
-from fleetcraft.telemetry.live_journals import eta
-from fleetcraft.telemetry.live_spool import NOT_THERE, Running, SpoolLook
-from fleetcraft.telemetry.live_state import GpuNow, NodeNow, Picture
-from fleetcraft.telemetry.newest import Reading
+from fleetcraft.telemetry.live.journals import eta
+from fleetcraft.telemetry.live.newest import Reading
+from fleetcraft.telemetry.live.spool import NOT_THERE, Running, SpoolLook
+from fleetcraft.telemetry.live.state import GpuNow, NodeNow, Picture
 from fleetcraft.view.text import plural
 
 _LEFT = ("waiting", "pending", "running")

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from tests.bench.measure import REPO
 
+_LIBRARIES = ("click", "msgspec", "numpy", "pandas", "matplotlib", "nvidia-ml-py")
+
 
 def describe(folder: Path, command: str) -> dict[str, str]:
     """Facts in the order in which they are printed.
@@ -34,12 +36,17 @@ def describe(folder: Path, command: str) -> dict[str, str]:
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "file system": _file_system(folder),
         "making an empty file": _creation(folder),
-        "load when it began": "{:.2f} {:.2f} {:.2f} (1, 5, 15 min)".format(*os.getloadavg()),
+        "load when it began": load(),
         "fleetcraft": _commit(),
         "Python": f"{platform.python_version()}, {platform.python_compiler()}; {_speed()}",
-        "libraries": ", ".join(f"{name} {_version(name)}" for name in ("click", "msgspec")),
+        "libraries": ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES),
         "programs": "; ".join(_first_line(name) for name in ("bash", "gcc", "strace")),
     }
+
+
+def load() -> str:
+    """How busy the machine is."""
+    return "{:.2f} {:.2f} {:.2f} (1, 5, 15 min)".format(*os.getloadavg())
 
 
 def _cpu_model() -> str:

@@ -11,7 +11,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,15 @@ class BenchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Wall seconds, and CPU seconds (user and system) of a child and all that it waited for."""
+    """Wall seconds, and CPU seconds (user and system) of a child and all that it waited for.
+
+    ``peak_mib`` is the largest resident size of any one of them, and never less than that of the
+    benchmark's own process, which each of them was for a moment.
+    """
 
     wall_s: float
     cpu_s: float
+    peak_mib: float
 
 
 @dataclass(kw_only=True)
@@ -88,6 +93,9 @@ _SETTINGS = {
 }  # fmt: skip
 
 
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+
+
 def clean_environment() -> dict[str, str]:
     """This environment without what would steer fleetcraft or slow Python down."""
     return {
@@ -106,13 +114,20 @@ def keep_bytecode_in(folder: Path) -> None:
     timed([sys.executable, "-m", "compileall", "-q", "fleetcraft"])
 
 
-def timed(argv: Sequence[str], *, output: Path | None = None, accept: Sequence[int] = (0,)) -> Cost:
+def timed(
+    argv: Sequence[str],
+    *,
+    output: Path | None = None,
+    accept: Sequence[int] = (0,),
+    env: Mapping[str, str] | None = None,
+) -> Cost:
     """Runs a command in the repository's folder and waits for it.
 
     Args:
         argv: The command line.
         output: Where its stdout goes; stderr is kept for the message of a failure.
         accept: Exit codes that are no failure.
+        env: Its environment; by default `clean_environment`.
 
     Raises:
         BenchError: It ended otherwise.
@@ -120,15 +135,15 @@ def timed(argv: Sequence[str], *, output: Path | None = None, accept: Sequence[i
     errors = os.memfd_create("stderr")
     actions: list[tuple[object, ...]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, str(output or os.devnull), os.O_WRONLY | os.O_CREAT, 0o600),
+        (os.POSIX_SPAWN_OPEN, 1, str(output or os.devnull), _WRITE, 0o600),
         (os.POSIX_SPAWN_DUP2, errors, 2),
     ]
     program = shutil.which(argv[0]) or argv[0]
-    env = clean_environment()
+    given = clean_environment() if env is None else env
     os.chdir(REPO)
     try:
         started = time.perf_counter()
-        pid = os.posix_spawn(program, list(argv), env, file_actions=actions)
+        pid = os.posix_spawn(program, list(argv), given, file_actions=actions)
         _, status, usage = os.wait4(pid, 0)
         wall_s = time.perf_counter() - started
         code = os.waitstatus_to_exitcode(status)
@@ -137,7 +152,19 @@ def timed(argv: Sequence[str], *, output: Path | None = None, accept: Sequence[i
             raise BenchError(f"{' '.join(argv)[:200]} ended with {code}: {said[-500:]}")
     finally:
         os.close(errors)
-    return Cost(wall_s, usage.ru_utime + usage.ru_stime)
+    return Cost(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+
+
+def process_cpu_s(pid: int) -> float:
+    """CPU seconds of all threads that a process has now, in the scheduler's nanoseconds.
+
+    Raises:
+        OSError: It has ended.
+    """
+    return sum(
+        int((thread / "schedstat").read_text().split()[0]) / 1e9
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+    )
 
 
 def interleaved(runs: int, *things: Callable[[], Any]) -> list[list[Any]]:
@@ -171,6 +198,41 @@ def spread(values: Sequence[float], unit: str = "", digits: int = 2, scale: floa
     if len(values) > 1:
         text += f" ({low:.{digits}f}-{high:.{digits}f})"
     return f"{text} {unit}".strip()
+
+
+def cost_rows(
+    what: str,
+    ours: Sequence[Cost],
+    floor: Sequence[Cost] = (),
+    *,
+    goal_s: float | None = None,
+    digits: int = 2,
+) -> list[Row]:
+    """A row of wall time and one of CPU for commands that ran side by side with their floor.
+
+    Args:
+        what: That was measured.
+        ours: One cost a repetition.
+        floor: As many; or nothing.
+        goal_s: For both.
+        digits: Of the seconds.
+    """
+    rows = []
+    for kind, name in (("wall_s", "wall"), ("cpu_s", "CPU")):
+        mine = [getattr(cost, kind) for cost in ours]
+        theirs = [getattr(cost, kind) for cost in floor]
+        rows.append(
+            Row(
+                what=f"{what}, {name}",
+                measured=spread(mine, "s", digits),
+                beside=spread(theirs, "s", digits) if theirs else "",
+                ratio=spread(ratios(mine, theirs)) if theirs else "",
+                goal="" if goal_s is None else f"< {goal_s:g} s",
+                met=None if goal_s is None else median(mine) < goal_s,
+                samples={"measured_s": mine, "floor_s": theirs},
+            )
+        )
+    return rows
 
 
 def cli_prefix() -> list[str]:

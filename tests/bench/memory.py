@@ -9,11 +9,19 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from tests.bench.claims import worker_marks
 from tests.bench.drive import memory_kib
-from tests.bench.measure import DRIVE, REPO, Bench, BenchError, Row, Section, clean_environment
+from tests.bench.measure import (
+    DRIVE,
+    REPO,
+    Bench,
+    BenchError,
+    Row,
+    Section,
+    clean_environment,
+    process_cpu_s,
+)
 from tests.bench.spools import empty_spool, filled_spool
 
 FIRST = 1000
@@ -68,9 +76,9 @@ def _idle(bench: Bench) -> Row:
     process = subprocess.Popen(argv, cwd=REPO, env=clean_environment(), stdout=subprocess.DEVNULL)
     try:
         time.sleep(settle_s)
-        before = _cpu_s(process.pid)
+        before = process_cpu_s(process.pid)
         time.sleep(seconds)
-        share_pct = (_cpu_s(process.pid) - before) / seconds * 100
+        share_pct = (process_cpu_s(process.pid) - before) / seconds * 100
         size = memory_kib(process.pid)["rss_kib"] / 1024
     except OSError as error:
         raise BenchError(f"the idle worker ended by itself: {error}") from error
@@ -84,12 +92,4 @@ def _idle(bench: Bench) -> Row:
         goal=f"< {IDLE_GOAL_PCT} %",
         met=share_pct < IDLE_GOAL_PCT,
         samples={"share_pct": share_pct},
-    )
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU seconds of all threads, in the scheduler's nanoseconds."""
-    return sum(
-        int((thread / "schedstat").read_text().split()[0]) / 1e9
-        for thread in Path(f"/proc/{pid}/task").iterdir()
     )

@@ -71,7 +71,7 @@ def sample():
     GPUStatCollection.new_query().jsonify()
 """
 _OURS = """
-from fleetcraft.gpu.sampling import Session
+from fleetcraft.gpu.sampling.session import Session
 session = Session.open()
 devices = session.inventory()
 def sample():

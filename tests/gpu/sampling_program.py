@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from fleetcraft.gpu import nvml
-from fleetcraft.gpu.sampling import Device, DriverError, Session
+from fleetcraft.gpu.sampling.session import Device, DriverError, Session
 
 
 class Program:

@@ -15,8 +15,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from fleetcraft.gpu import causes, layouts, nvml, questions, readers
-from fleetcraft.gpu.cells import Cells
+from fleetcraft.gpu import causes, nvml
+from fleetcraft.gpu.sampling import layouts, questions, readers
+from fleetcraft.gpu.sampling.cells import Cells
 from fleetcraft.gpu.status import Status
 from tests.gpu.sampling_player import REPO, Player
 from tests.rig import Rig

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetcraft.gpu.utilization import PERIOD_US, Fold
+from fleetcraft.gpu.sampling.utilization import PERIOD_US, Fold
 
 NOW_US = 1_780_000_000_000_000
 NOW_S = NOW_US / 1e6

@@ -19,13 +19,13 @@ from fleetcraft.errors import DataError
 from fleetcraft.plots import controller, family_mfu, fleet
 from fleetcraft.plots.style import drawable, house_style, new_figure, save_both
 from fleetcraft.plots.time_scale import TimeScale, span_words
-from fleetcraft.telemetry.controller_log import ControllerLog, Point, read_controller_logs
-from fleetcraft.telemetry.family_mfu import Device, FamilyMfu, Mfu
+from fleetcraft.telemetry.figures.controller_log import ControllerLog, Point, read_controller_logs
+from fleetcraft.telemetry.figures.time_axis import choose_axis
+from fleetcraft.telemetry.figures.timeline import build_timeline
+from fleetcraft.telemetry.figures.traces import measure, read_traces
 from fleetcraft.telemetry.queue import Depth, Presence, Queue
-from fleetcraft.telemetry.sources import find_sources
-from fleetcraft.telemetry.time_axis import choose_axis
-from fleetcraft.telemetry.timeline import build_timeline
-from fleetcraft.telemetry.traces import measure, read_traces
+from fleetcraft.telemetry.reading.sources import find_sources
+from fleetcraft.telemetry.windows.family_mfu import Device, FamilyMfu, Mfu
 from tests.telemetry.traces import (
     BEGIN_S,
     archive_row,

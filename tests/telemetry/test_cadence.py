@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetcraft.telemetry.cadence import LEAST_DISTANCE_S, next_tick_s, realigned_s
+from fleetcraft.telemetry.logger.cadence import LEAST_DISTANCE_S, next_tick_s, realigned_s
 
 MOMENTS = st.floats(min_value=0, max_value=4e9)
 INTERVALS = st.one_of(st.sampled_from([0.1, 0.25, 1, 7, 30, 60, 86400]), st.floats(0.1, 86400))

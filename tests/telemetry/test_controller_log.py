@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetcraft.errors import DataError
-from fleetcraft.telemetry.controller_log import (
+from fleetcraft.telemetry.figures.controller_log import (
     LineKind,
     Point,
     Summary,

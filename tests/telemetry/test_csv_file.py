@@ -18,7 +18,7 @@ import pytest
 from fleetcraft.errors import SpoolError, TryAgainLaterError
 from fleetcraft.files import FileSystem
 from fleetcraft.layout import parse_telemetry_file
-from fleetcraft.telemetry.csv_file import HEADER, CsvFile, Place, prepare_folder
+from fleetcraft.telemetry.logger.csv_file import HEADER, CsvFile, Place, prepare_folder
 
 NOON_S = 1796040000.0  # 2026-11-30T12:00:00Z
 ROWS = ["one,1\n", "two,2\n", "three,3\n"]
@@ -189,7 +189,7 @@ def test_a_file_whose_header_does_not_fit_is_not_left_behind(
 def test_past_a_limit_of_the_file_size_a_real_kernel_is_borne_too(tmp_path: Path) -> None:
     program = (
         "import resource, sys\n"
-        "from fleetcraft.telemetry.csv_file import CsvFile, HEADER\n"
+        "from fleetcraft.telemetry.logger.csv_file import CsvFile, HEADER\n"
         "limit = len(HEADER) + 8\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))\n"
         "file = CsvFile(sys.argv[1], 'n', '7')\n"
@@ -263,7 +263,7 @@ def test_a_link_to_a_folder_is_refused(tmp_path: Path) -> None:
 
 HOLD = """
 import sys
-from fleetcraft.telemetry.csv_file import Place
+from fleetcraft.telemetry.logger.csv_file import Place
 place = Place(sys.argv[1], "n1", "7")
 place.take()
 place.tell(sys.argv[2])

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fleetcraft.telemetry.driver_thread import DriverThread, Step
-from fleetcraft.telemetry.waiting import Waiting
+from fleetcraft.telemetry.logger.driver_thread import DriverThread, Step
+from fleetcraft.telemetry.logger.waiting import Waiting
 from tests.telemetry.loggers import until
 
 SOON_S = 0.05

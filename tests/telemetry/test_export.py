@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fleetcraft.errors import DataError, UsageError
 from fleetcraft.telemetry.columns import ARCHIVE_COLUMNS, COLUMNS
 from fleetcraft.telemetry.export import export
-from fleetcraft.telemetry.reader import FileReader
-from fleetcraft.telemetry.sources import find_sources
+from fleetcraft.telemetry.reading.reader import FileReader
+from fleetcraft.telemetry.reading.sources import find_sources
 
 REPO = Path(__file__).resolve().parents[2]
 ARCHIVE = REPO.parent / "shared/telemetry/hosts"

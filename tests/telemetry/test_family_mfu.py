@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fleetcraft.identity import Owner
-from fleetcraft.telemetry.family_mfu import FamilyMfu, Mfu, add_up, mfu_of
 from fleetcraft.telemetry.forwards import Call
 from fleetcraft.telemetry.queue import Presence, Run
-from fleetcraft.telemetry.series import SourceFacts
-from fleetcraft.telemetry.sources import Gpu
+from fleetcraft.telemetry.reading.sources import Gpu
+from fleetcraft.telemetry.windows.family_mfu import FamilyMfu, Mfu, add_up, mfu_of
+from fleetcraft.telemetry.windows.series import SourceFacts
 
 PEAK = 312e12
 SPAN = (1000.0, 1300.0)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fleetcraft.errors import DataError, UsageError
-from fleetcraft.telemetry import freeze as freezing
-from fleetcraft.telemetry.freeze import freeze
-from fleetcraft.telemetry.summary import Read, summarize
-from fleetcraft.telemetry.windows import window_at
+from fleetcraft.telemetry.windows import freeze as freezing
+from fleetcraft.telemetry.windows.freeze import freeze
+from fleetcraft.telemetry.windows.span import window_at
+from fleetcraft.telemetry.windows.summary import Read, summarize
 from tests.telemetry.journals import iso
 from tests.telemetry.trees import inventory, lines, write_file
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetcraft.telemetry.host import HostReader, HostReading, find_cgroup_file
+from fleetcraft.telemetry.logger.host import HostReader, HostReading, find_cgroup_file
 
 MEMINFO = "MemTotal:       16777216 kB\nMemFree:  100 kB\nMemAvailable:   12582912 kB\n"
 V2_MOUNT = "31 23 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"

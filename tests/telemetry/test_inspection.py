@@ -20,12 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetcraft.errors import DataError
-from fleetcraft.telemetry import sorting
-from fleetcraft.telemetry.inspected import Inspection
-from fleetcraft.telemetry.inspection import inspect
-from fleetcraft.telemetry.reader import FileReader
-from fleetcraft.telemetry.sources import Source
-from fleetcraft.telemetry.steps import FileOrder, TimeOrder
+from fleetcraft.telemetry.inspection import sorting
+from fleetcraft.telemetry.inspection.records import Inspection
+from fleetcraft.telemetry.inspection.steps import FileOrder, TimeOrder
+from fleetcraft.telemetry.inspection.whole import inspect
+from fleetcraft.telemetry.reading.reader import FileReader
+from fleetcraft.telemetry.reading.sources import Source
 from fleetcraft.view.inspection_shape import inspection_shape
 from tests.telemetry.traces import (
     HEADER,

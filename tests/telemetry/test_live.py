@@ -18,10 +18,10 @@ from fleetcraft.spool.leases import Journal, Lease
 from fleetcraft.spool.setup import set_up
 from fleetcraft.spool.store import Spool
 from fleetcraft.spool.tree import SpoolTree
-from fleetcraft.telemetry.live import FIRST_BYTES, LiveTelemetry, Logged, Look
-from fleetcraft.telemetry.live_journals import eta
-from fleetcraft.telemetry.live_spool import LiveSpool
-from fleetcraft.telemetry.live_state import Held, NodeNow, Picture, compose
+from fleetcraft.telemetry.live.files import FIRST_BYTES, LiveTelemetry, Logged, Look
+from fleetcraft.telemetry.live.journals import eta
+from fleetcraft.telemetry.live.spool import LiveSpool
+from fleetcraft.telemetry.live.state import Held, NodeNow, Picture, compose
 from fleetcraft.telemetry.tail import TAIL_BYTES
 from fleetcraft.view.top_shape import sentence
 from tests.fleet.telemetry_files import Telemetry, row

@@ -24,18 +24,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleetcraft.gpu.samples import Device, Event, Sample
+from fleetcraft.gpu.sampling.samples import Device, Event, Sample
 from fleetcraft.gpu.status import Status
 from fleetcraft.layout import parse_telemetry_file
 from fleetcraft.telemetry.columns import COLUMNS, SIDECAR_SCHEMA
-from fleetcraft.telemetry.csv_file import CsvFile
-from fleetcraft.telemetry.gpu_watch import GpuWatch, Look
-from fleetcraft.telemetry.logger import Logger
-from fleetcraft.telemetry.logger_settings import LoggerSettings
-from fleetcraft.telemetry.reader import FileReader
-from fleetcraft.telemetry.sources import find_sources
+from fleetcraft.telemetry.logger.csv_file import CsvFile
+from fleetcraft.telemetry.logger.gpu_watch import GpuWatch, Look
+from fleetcraft.telemetry.logger.loop import Logger
+from fleetcraft.telemetry.logger.settings import LoggerSettings
+from fleetcraft.telemetry.logger.waiting import Waiting
+from fleetcraft.telemetry.reading.reader import FileReader
+from fleetcraft.telemetry.reading.sources import find_sources
 from fleetcraft.telemetry.tail import read_tails
-from fleetcraft.telemetry.waiting import Waiting
 from tests.rig import Rig
 from tests.telemetry.loggers import RunningLogger, until
 

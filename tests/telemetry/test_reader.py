@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleetcraft.errors import DataError
-from fleetcraft.telemetry.cells import Lines, distinct, number_or_none, numbers
-from fleetcraft.telemetry.lines import MAX_LINE_BYTES
-from fleetcraft.telemetry.reader import Chunk, FileReader
-from fleetcraft.telemetry.sources import Source
-from fleetcraft.telemetry.times import NO_TIME, parse_time_us, parse_times
+from fleetcraft.telemetry.reading.cells import Lines, distinct, number_or_none, numbers
+from fleetcraft.telemetry.reading.lines import MAX_LINE_BYTES
+from fleetcraft.telemetry.reading.reader import Chunk, FileReader
+from fleetcraft.telemetry.reading.sources import Source
+from fleetcraft.telemetry.reading.times import NO_TIME, parse_time_us, parse_times
 from tests.telemetry.traces import (
     BEGIN_S,
     HEADER,

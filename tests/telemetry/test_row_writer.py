@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetcraft.gpu.samples import Event, Sample
+from fleetcraft.gpu.sampling.samples import Event, Sample
 from fleetcraft.gpu.status import Status
 from fleetcraft.telemetry.columns import COLUMNS
-from fleetcraft.telemetry.host import HostReading
-from fleetcraft.telemetry.row_writer import RowWriter, number, stamp
+from fleetcraft.telemetry.logger.host import HostReading
+from fleetcraft.telemetry.logger.row_writer import RowWriter, number, stamp
 
 AT_S = 1796040000.1239
 HOST = HostReading(mem_used_mib=1024.5, mem_total_mib=2048.0, cgroup_mem_mib=None, load=0.25)

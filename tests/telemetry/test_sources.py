@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleetcraft.errors import DataError
-from fleetcraft.telemetry.sources import find_sources
+from fleetcraft.telemetry.reading.sources import find_sources
 from tests.telemetry.traces import archive_row, our_row, write_archive, write_ours
 
 

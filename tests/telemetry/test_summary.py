@@ -10,9 +10,9 @@ import pytest
 
 from fleetcraft.errors import DataError
 from fleetcraft.gpu.states import GpuState
-from fleetcraft.telemetry.levels import GpuSummary, HostSummary, Summary
-from fleetcraft.telemetry.summary import Read, summarize
-from fleetcraft.telemetry.windows import window_at
+from fleetcraft.telemetry.windows.levels import GpuSummary, HostSummary, Summary
+from fleetcraft.telemetry.windows.span import window_at
+from fleetcraft.telemetry.windows.summary import Read, summarize
 from tests.telemetry.journals import Launch, depth, iso, make_spool
 from tests.telemetry.trees import inventory, line, lines, write_file
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetcraft.gpu.states import Sighting, classify
-from fleetcraft.telemetry.newest import NewestRows, Reading
+from fleetcraft.telemetry.live.newest import NewestRows, Reading
 from fleetcraft.telemetry.tail import read_tails
 from tests.fleet.telemetry_files import COLUMNS, Telemetry, row
 

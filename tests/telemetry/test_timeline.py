@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetcraft.gpu.states import GpuState, Sighting, classify
-from fleetcraft.telemetry.binning import bin_means, quantiles
+from fleetcraft.telemetry.figures.binning import bin_means, quantiles
+from fleetcraft.telemetry.figures.time_axis import Span, TimeAxis, choose_axis, stretches
+from fleetcraft.telemetry.figures.timeline import Timeline, build_timeline
+from fleetcraft.telemetry.figures.traces import STATES, Traces, classify_all, measure, read_traces
 from fleetcraft.telemetry.queue import Depth, Presence, Queue
-from fleetcraft.telemetry.sources import find_sources
-from fleetcraft.telemetry.time_axis import Span, TimeAxis, choose_axis, stretches
-from fleetcraft.telemetry.timeline import Timeline, build_timeline
-from fleetcraft.telemetry.traces import STATES, Traces, classify_all, measure, read_traces
+from fleetcraft.telemetry.reading.sources import find_sources
 from tests.telemetry.traces import (
     BEGIN_S,
     archive_row,

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleetcraft.errors import DataError
-from fleetcraft.telemetry.freeze import digest_of, freeze
-from fleetcraft.telemetry.summary import summarize
-from fleetcraft.telemetry.verdicts import Verdict, Verification, same
-from fleetcraft.telemetry.verify import verify
-from fleetcraft.telemetry.windows import window_at
+from fleetcraft.telemetry.windows.freeze import digest_of, freeze
+from fleetcraft.telemetry.windows.span import window_at
+from fleetcraft.telemetry.windows.summary import summarize
+from fleetcraft.telemetry.windows.verdicts import Verdict, Verification, same
+from fleetcraft.telemetry.windows.verify import verify
 from tests.telemetry.journals import Launch, depth, iso, make_spool
 from tests.telemetry.trees import inventory, line, write_file
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fleetcraft.errors import UsageError
 from fleetcraft.gpu.states import GpuState
-from fleetcraft.telemetry.figures import Figures, figures_of
-from fleetcraft.telemetry.windows import (
+from fleetcraft.telemetry.windows.figures import Figures, figures_of
+from fleetcraft.telemetry.windows.span import (
     NO_SAMPLE,
     Series,
     Sums,

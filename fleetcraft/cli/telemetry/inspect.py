@@ -42,7 +42,7 @@ def inspect_command(session: Session, place: str | None, gap: str | None, limit:
     kind, cells without a value, rows logged twice, steps back in time and gaps, and sums up
     utilization, memory and energy. A GPU that several files have counts once.
     """
-    from fleetcraft.telemetry.inspection import inspect
+    from fleetcraft.telemetry.inspection.whole import inspect
     from fleetcraft.view.inspection import ReadingProgress, render_inspection
     from fleetcraft.view.inspection_shape import inspection_shape
 

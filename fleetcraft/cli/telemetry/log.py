@@ -39,8 +39,8 @@ def log_command(
     Without GPUs it logs the host. TERM and Ctrl-C end it in order, within a second also while
     the driver does not answer. A second logger for the same node and job is refused.
     """
-    from fleetcraft.telemetry.logger import run_logger
-    from fleetcraft.telemetry.logger_settings import (
+    from fleetcraft.telemetry.logger.loop import run_logger
+    from fleetcraft.telemetry.logger.settings import (
         Ended,
         LoggerSettings,
         Started,

@@ -19,7 +19,7 @@ from fleetcraft.view.text import one_line, plural
 
 if TYPE_CHECKING:
     from fleetcraft.telemetry.queue import Queue
-    from fleetcraft.telemetry.sources import Found
+    from fleetcraft.telemetry.reading.sources import Found
 
 _EXAMPLES = """
 fleetcraft telemetry plot --out figures
@@ -82,7 +82,7 @@ def _span(since: str | None, until: str | None) -> Span:
 def _time_s(option: str, text: str | None) -> float | None:
     if text is None:
         return None
-    from fleetcraft.telemetry.times import SECOND_US, parse_time_us
+    from fleetcraft.telemetry.reading.times import SECOND_US, parse_time_us
 
     found = parse_time_us(text) or parse_time_us(f"{text} 00:00")
     if found is None:
@@ -154,8 +154,8 @@ class _Drawing:
     # -- figures
 
     def fleet(self) -> None:
-        from fleetcraft.telemetry.timeline import build_timeline
-        from fleetcraft.telemetry.traces import measure, read_traces
+        from fleetcraft.telemetry.figures.timeline import build_timeline
+        from fleetcraft.telemetry.figures.traces import measure, read_traces
 
         sources = self._sources()
         progress = _Progress()
@@ -181,7 +181,7 @@ class _Drawing:
         self._facts.update(fleet_shape(found, timeline, facts, made.panels, made.title))
 
     def controller(self, logs: list[str]) -> None:
-        from fleetcraft.telemetry.controller_log import read_controller_logs
+        from fleetcraft.telemetry.figures.controller_log import read_controller_logs
 
         log = read_controller_logs(logs, since_s=self._since_s, until_s=self._until_s)
         if not log.points and not log.summaries:
@@ -200,7 +200,7 @@ class _Drawing:
 
     def mfu(self) -> None:
         from fleetcraft.layout import forwards_folder
-        from fleetcraft.telemetry.family_span import families_of
+        from fleetcraft.telemetry.figures.family_span import families_of
         from fleetcraft.telemetry.forwards import read_forwards
 
         place = self._place
@@ -233,7 +233,7 @@ class _Drawing:
         return self._folder or self._session.config.telemetry_dir
 
     def _sources(self) -> Found:
-        from fleetcraft.telemetry.sources import find_sources
+        from fleetcraft.telemetry.reading.sources import find_sources
 
         found = find_sources(self._place)
         if not found.sources:

@@ -20,7 +20,7 @@ from fleetcraft.units import format_seconds, parse_duration_s
 from fleetcraft.view.text import Paint
 
 if TYPE_CHECKING:
-    from fleetcraft.telemetry.summary import Read
+    from fleetcraft.telemetry.windows.summary import Read
 
 _EXAMPLES = """
 fleetcraft telemetry summary
@@ -74,8 +74,8 @@ def summary_command(
     it. Samples are so far apart as a file's sidecar says, else --interval, else as its rows show,
     else 30 s. A sample stands for at most one and a half of that.
     """
-    from fleetcraft.telemetry.summary import summarize
-    from fleetcraft.telemetry.windows import window_at
+    from fleetcraft.telemetry.windows.span import window_at
+    from fleetcraft.telemetry.windows.summary import summarize
 
     if interval is not None and not 0 < interval < float("inf"):
         raise UsageError(f"not a usable interval: {interval:g} s", hint="--interval 30")
@@ -93,7 +93,7 @@ def summary_command(
         _show(session, read, folder, limit)
         raise _no_row(read, folder, target)
     if target is not None:
-        from fleetcraft.telemetry.freeze import freeze
+        from fleetcraft.telemetry.windows.freeze import freeze
 
         assert read.evidence is not None
         freeze(target, read.summary, read.evidence, read.folder)

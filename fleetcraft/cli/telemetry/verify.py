@@ -35,8 +35,8 @@ def verify_command(session: Session, file: str, sources: str | None) -> int:
     or where FILE says or lies or in the scratch tree, their prefixes are hashed and read again; a
     file that has only grown since still agrees. Archived windows of schema 2 are recomputed too.
     """
-    from fleetcraft.telemetry.verdicts import Verdict
-    from fleetcraft.telemetry.verify import verify
+    from fleetcraft.telemetry.windows.verdicts import Verdict
+    from fleetcraft.telemetry.windows.verify import verify
     from fleetcraft.view.frozen import render_verification, verification_shape
 
     configured = session.config.text("telemetry.dir")

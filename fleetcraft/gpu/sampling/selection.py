@@ -1,0 +1,135 @@
+"""Which GPUs a session is about: those that are wanted or known, found among those listed.
+
+Invariant: one that is wanted or known and not listed is in the result all the same, so that its
+absence is written down; and no number is taken for a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fleetcraft.gpu.nvml import Library
+from fleetcraft.gpu.sampling.samples import Device
+
+
+class Listed(NamedTuple):
+    """A GPU that the driver lists; no handle or UUID where it refuses that."""
+
+    number: int
+    handle: Any
+    uuid: str
+
+
+class Choice(NamedTuple):
+    """A GPU of the session, its handle where there is one, and which slices; None for all."""
+
+    device: Device
+    handle: Any
+    slices: tuple[str, ...] | None
+
+
+def list_gpus(library: Library) -> list[Listed]:
+    """The GPUs that the driver lists.
+
+    Raises:
+        DriverError: It cannot say how many there are.
+    """
+    try:
+        count = library.binding.nvmlDeviceGetCount()
+    except library.failures as error:
+        raise library.refusal("cannot say how many GPUs there are", error) from error
+    return [look_at(library, number) for number in range(count)]
+
+
+def look_at(library: Library, number: int) -> Listed:
+    """One of them, by the driver's number."""
+    code, handle = library.ask("nvmlDeviceGetHandleByIndex", number)
+    return Listed(number, handle, "" if code else library.text("nvmlDeviceGetUUID", handle))
+
+
+def choose(
+    library: Library, listed: list[Listed], wanted: Sequence[str] | None, known: Sequence[Device]
+) -> list[Choice]:
+    """The GPUs of the session, by the driver's number, unlisted ones last.
+
+    Args:
+        library: The driver's library.
+        listed: What it lists.
+        wanted: UUIDs, or their beginnings, of GPUs and slices, or the driver's numbers; None for
+            everything that is listed or known.
+        known: Devices of an earlier session.
+    """
+    if wanted is None:
+        return _all(listed, known)
+    chosen: dict[str, Choice] = {}
+    for entry in wanted:
+        if entry.startswith("MIG-"):
+            parent = _parent(library, listed, entry, known)
+            key = parent.device.uuid or entry
+            slices = chosen[key].slices if key in chosen else ()
+            chosen[key] = parent._replace(slices=None if slices is None else (*slices, entry))
+        else:
+            choice = _named(listed, entry, known)
+            chosen[choice.device.uuid or entry] = choice
+    return sorted(
+        chosen.values(), key=lambda one: (one.device.index is None, one.device.index or 0)
+    )
+
+
+def _all(listed: list[Listed], known: Sequence[Device]) -> list[Choice]:
+    told = {one.uuid for one in listed}
+    numbers = {one.number for one in listed}
+    missed = [
+        device
+        for device in known
+        if (device.uuid not in told if device.uuid else device.index not in numbers)
+    ]
+    choices = []
+    for one in listed:
+        choice = _listed(one, known)
+        # A GPU without a name is taken for the one that had its number.
+        before = next((device for device in missed if device.index == one.number), None)
+        if not one.uuid and before is not None:
+            missed.remove(before)
+            choice = choice._replace(device=before)
+        choices.append(choice)
+    return choices + [Choice(device, None, None) for device in missed]
+
+
+def _listed(one: Listed, known: Sequence[Device]) -> Choice:
+    before = next((device for device in known if one.uuid and device.uuid == one.uuid), None)
+    device = before or Device(position=0, uuid=one.uuid)
+    return Choice(msgspec.structs.replace(device, index=one.number), one.handle, None)
+
+
+def _named(listed: list[Listed], entry: str, known: Sequence[Device]) -> Choice:
+    if entry.isdecimal():
+        found = [one for one in listed if one.number == int(entry)]
+        return (
+            _listed(found[0], known)
+            if found
+            else Choice(Device(position=0, index=int(entry)), None, None)
+        )
+    found = [one for one in listed if one.uuid and one.uuid.startswith(entry)]
+    if len(found) == 1:
+        return _listed(found[0], known)
+    before = next((device for device in known if device.uuid.startswith(entry)), None)
+    # The session will ask for it by its UUID, which tells why it is not listed.
+    return Choice(before or Device(position=0, uuid=entry), None, None)
+
+
+def _parent(library: Library, listed: list[Listed], entry: str, known: Sequence[Device]) -> Choice:
+    """The GPU that a slice is cut from; a device without a name when that cannot be told."""
+    code, handle = library.ask("nvmlDeviceGetHandleByUUID", entry)
+    if code == 0:
+        code, handle = library.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+    if code == 0:
+        uuid = library.text("nvmlDeviceGetUUID", handle)
+        for one in listed:
+            if uuid and one.uuid == uuid:
+                return _listed(one, known)
+    before = next((device for device in known if entry in device.mig), None)
+    return Choice(before or Device(position=0), None, None)
