@@ -46,6 +46,7 @@ PAGES = [
     REPO / "AGENTS.md",
     *sorted((REPO / "docs").glob("*.md")),
     *sorted((REPO / "docs/examples").glob("*/README.md")),
+    *sorted((REPO / "skills").glob("*/SKILL.md")),
 ]
 CODES_OF_NO_CLASS = {0, 70, 141}  # done; a defect; a reader that went away
 LANGUAGES = ("console", "bash", "python")

@@ -79,7 +79,9 @@ def test_the_package_is_marked_as_typed() -> None:
 
 
 def test_every_relative_link_of_the_documents_leads_somewhere() -> None:
-    pages = [REPO / "README.md", REPO / "AGENTS.md", *sorted((REPO / "docs").rglob("*.md"))]
+    folders = (REPO / "docs", REPO / "skills")
+    pages = [REPO / "README.md", REPO / "AGENTS.md"]
+    pages += [page for folder in folders for page in sorted(folder.rglob("*.md"))]
     dead = [
         f"{page.relative_to(REPO)}: {link}"
         for page in pages
