@@ -401,7 +401,7 @@ def test_every_key_that_the_controller_takes_is_understood_by_the_library(
     fields = ["field.186", "error.field.186"]
     gpu = [f"gpu.0.{key}" for key in (*plain_keys("gpu"), *fields, *slices, *troubles)]
     keys = (*plain_keys("control"), *gpu, *troubles)
-    rig.update({key: "" if key == "missing" else 0 for key in keys})
+    rig.update({key: "" if key in ("missing", "trace") else 0 for key in keys})
     program = begin(rig)
 
     program.say("n.nvmlInit()")
