@@ -138,7 +138,7 @@ def read(tree: SpoolTree, lease_name: str) -> Lease | None:
     """The lease of a launch; None when there is none or it cannot be read."""
     try:
         return _decode(tree.fs.read(tree.paths.lease(lease_name)))
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -206,6 +206,6 @@ def read_journal(tree: SpoolTree, lease_name: str) -> tuple[list[dict[str, Any]]
     for line in data.splitlines():
         try:
             events.append(msgspec.json.decode(line, type=dict[str, Any]))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             damaged += 1
     return events, damaged

@@ -43,7 +43,9 @@ class Event(msgspec.Struct):
 
 
 decode_event = msgspec.json.Decoder(Event).decode
-"""Raises msgspec.DecodeError for a line that is no event."""
+"""Raises one of `NO_EVENT` for a line that is no event."""
+NO_EVENT = (msgspec.DecodeError, RecursionError)
+"""The second is what a line of thousands of brackets raises."""
 
 
 def event_lines(path: str, uid: int) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from fleetcraft.errors import SpoolError
 from fleetcraft.spool import leases
 from fleetcraft.spool.leases import Lease
 from fleetcraft.spool.tree import SpoolTree
-from fleetcraft.telemetry.journals import Event, decode_event, event_lines, seconds
+from fleetcraft.telemetry.journals import NO_EVENT, Event, decode_event, event_lines, seconds
 
 SPOOLS = ("outer", "inner")
 _CLOCK_STEP_S = 3600.0
@@ -179,7 +179,7 @@ class _Launch:
         self.slots = lease.slots if lease else 1
         self.gpus = lease.gpus if lease else 0
         self.interval_s = lease.interval_s if lease else None
-        self.slot_gpus: tuple[str, ...] = tuple(getattr(lease, "slot_gpus", ()) or ())
+        self.slot_gpus = lease.slot_gpus if lease else ()
         self.start_s = seconds(lease.started_at) if lease else None
         self.end_s = seconds(lease.left_at) if lease and lease.left_at else None
 
@@ -246,7 +246,7 @@ class _Reading:
             for line in event_lines(self._tree.paths.journal(launch.name), self._tree.uid):
                 try:
                     event = decode_event(line)
-                except msgspec.DecodeError:
+                except NO_EVENT:
                     self._queue.damaged_lines += 1
                     continue
                 self._take(launch, event)

@@ -152,5 +152,5 @@ def sidecar_value(folder_fd: int, name: str) -> Mapping[str, object]:
     try:
         text = read_small(folder_fd, sidecar(name), _SIDECAR_BYTES)
         return msgspec.json.decode(text, type=dict[str, object])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return {}

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fleetcraft.gpu.states import GpuState
 from fleetcraft.identity import Owner
 from fleetcraft.spool import leases
 from fleetcraft.spool.leases import Journal, Lease
@@ -550,6 +551,19 @@ def test_a_sidecar_with_nonsense_says_nothing(
     assert isinstance(logged, Logged)
     assert (logged.interval_s, logged.expected_gpus, logged.ended_at) == (30, None, "")
     assert logged.gpu_names == {}
+
+
+def test_brackets_without_end_in_sidecar_lease_and_journal_say_nothing(
+    root: Path, telemetry: Telemetry, watched: Watched
+) -> None:
+    deep = '{"event":"end","x":' + "[" * 2000 + "]" * 2000 + "}"
+    telemetry.write("n1", row()).with_suffix(".json").write_text(deep)
+    workers = root / "taskq" / "workers"
+    (workers / "7.0.bbbbbbbb.json").write_text(deep)
+    append(workers / f"{worker(root).name}.jsonl", deep)
+    picture = watched.look()
+    assert [gpu.state for gpu in picture.gpus] == [GpuState.WORKING]
+    assert picture.spools[0].damaged_lines == 1
 
 
 def test_without_a_telemetry_folder_there_is_a_reason_and_no_failure(watched: Watched) -> None:

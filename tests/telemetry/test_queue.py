@@ -133,6 +133,14 @@ def test_damaged_lines_are_counted_and_the_others_read(tree: SpoolTree) -> None:
     assert queue.damaged_lines == 7
 
 
+def test_a_line_of_nothing_but_brackets_is_a_damaged_one(tree: SpoolTree) -> None:
+    deep = '{"event":"end","x":' + "[" * 100_000 + "]" * 100_000 + "}"
+    Launch(tree, T).raw(f"{deep}\n").run("one", T, T + 1)
+    queue = read(tree)
+    assert [run.task for run in queue.runs] == ["one"]
+    assert queue.damaged_lines == 1
+
+
 def test_events_and_fields_of_later_versions_are_passed_over(tree: SpoolTree) -> None:
     Launch(tree, T).write("dance", T, steps=[1]).write("note", T, text="x").run(
         "one", T, T + 1, colour={"a": 1}

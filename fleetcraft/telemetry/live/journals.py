@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from fleetcraft.clock import parse_timestamp
+from fleetcraft.telemetry.journals import NO_EVENT
 from fleetcraft.units import format_seconds
 
 RATE_WINDOW_S = 300.0
@@ -121,7 +122,7 @@ class Journal:
     def _note(self, line: bytes, now_s: float | None, here_s: float) -> None:
         try:
             event = _decode(line)
-        except msgspec.DecodeError:
+        except NO_EVENT:
             self.damaged += 1
             return
         if event.event == "start":
@@ -143,7 +144,7 @@ def _first_time(lines: Iterable[bytes]) -> str | None:
     for line in lines:
         try:
             return _decode(line).at
-        except msgspec.DecodeError:
+        except NO_EVENT:
             continue
     return None
 
