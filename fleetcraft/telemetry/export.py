@@ -33,15 +33,17 @@ _TIME = re.compile(r"\d{4}([-/])\d\d\1\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[
 _ABSENT = frozenset(
     {"[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[GPU requires reset]", "ERR!"}
 )
-_WORD = re.compile(r"[a-z0-9_/]{1,20}")
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _CLOSED: dict[str, frozenset[str]] = {
     "status": frozenset(Status),
     "kind": frozenset(RowKind),
     "util_source": frozenset({"samples", "instant"}),
     "mem_source": frozenset({"v1", "v2"}),
+    "power_source": frozenset(
+        {"average", "instant", "usage", "average/module", "instant/module"}
+    ),
 }
-_FORMS = {"throttle": _HEX, "power_source": _WORD}
+_FORMS = {"throttle": _HEX}
 _IDENTITIES = {"gpu_uuid": "GPU", "mig_uuid": "MIG"}
 _DROPPED = frozenset({"pci_bus_id", "step_id", "detail"})
 """Where a GPU sits, and what was told of it in words, which may name paths."""
@@ -233,6 +235,8 @@ def _cell(column: str, cell: str, names: Pseudonyms, left_out: Counter[str]) -> 
     if kept is None:
         left_out[f"cell_of_{column}"] += 1
         return ""
+    if column == "missing":
+        left_out["word_of_missing"] += len(cell.split()) - len(kept.split())
     return kept
 
 

@@ -19,6 +19,7 @@ from fleetcraft.telemetry.reading.sources import find_sources
 REPO = Path(__file__).resolve().parents[2]
 ARCHIVE = REPO.parent / "shared/telemetry/hosts"
 SECRET = "secret-c303-042"
+HOST = "c303n042"
 
 
 def row(**cells: object) -> str:
@@ -123,6 +124,8 @@ def test_without_pseudonyms_names_stay_and_damage_still_goes(tmp_path: Path) -> 
         (row(util_pct=SECRET), "cell_of_util_pct"),
         (row(throttle=SECRET), "cell_of_throttle"),
         (row(kind=SECRET), "cell_of_kind"),
+        (row(power_source=HOST), "cell_of_power_source"),
+        (row(missing=f"ecc=unsupported power_w={SECRET}"), "word_of_missing"),
     ],
 )
 def test_what_is_not_of_its_columns_form_is_left_out_and_counted(
@@ -131,7 +134,9 @@ def test_what_is_not_of_its_columns_form_is_left_out_and_counted(
     source(tmp_path / "in", row(), line, row())
     done = export(str(tmp_path / "in"), str(tmp_path / "out"), anonymize=True)
     assert done.files[0].left_out == {reason: 1}
-    assert SECRET not in all_text(tmp_path / "out")
+    text = all_text(tmp_path / "out")
+    assert SECRET not in text
+    assert HOST not in text
 
 
 def test_a_column_that_nobody_knows_and_a_torn_tail_stay_behind(tmp_path: Path) -> None:
