@@ -39,9 +39,7 @@ _CLOSED: dict[str, frozenset[str]] = {
     "kind": frozenset(RowKind),
     "util_source": frozenset({"samples", "instant"}),
     "mem_source": frozenset({"v1", "v2"}),
-    "power_source": frozenset(
-        {"average", "instant", "usage", "average/module", "instant/module"}
-    ),
+    "power_source": frozenset({"average", "instant", "usage", "average/module", "instant/module"}),
 }
 _FORMS = {"throttle": _HEX}
 _IDENTITIES = {"gpu_uuid": "GPU", "mig_uuid": "MIG"}

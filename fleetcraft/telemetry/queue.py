@@ -21,6 +21,7 @@ SPOOLS = ("outer", "inner")
 _CLOCK_STEP_S = 3600.0
 """A launch that left so long before the span is passed over unread: its clock may have stepped."""
 _COMMAND = "command"
+_HEARTBEAT_S = 30.0  # where a lease does not say it
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +94,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.end_s is not None or self.seen_s is None:
             return self.end_s
-        return self.seen_s + leases.SILENT_INTERVALS * (self.interval_s or 30.0)
+        return self.seen_s + leases.SILENT_INTERVALS * (self.interval_s or _HEARTBEAT_S)
 
     def overlaps(self, start_s: float, end_s: float) -> bool:
         """Whether it was there in a span, as far as is known."""

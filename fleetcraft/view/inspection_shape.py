@@ -9,8 +9,8 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from fleetcraft.telemetry.energy import JOULES_PER_KWH
 from fleetcraft.telemetry.inspection.records import (
-    JOULES_PER_KWH,
     Energy,
     FileReport,
     Inspection,

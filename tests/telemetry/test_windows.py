@@ -216,6 +216,19 @@ def test_a_counter_that_fell_is_a_reset_and_power_speaks_for_that_step() -> None
     assert figures.energy_method == "counter and trapezoid"
 
 
+def test_a_counter_that_was_read_as_zero_once_adds_no_energy_when_it_is_back() -> None:
+    counter = [5e8, 5e8 + 3000, 0.0, 5e8 + 9000, 5e8 + 12000]
+    figures = measured(series([30.0, 60.0, 90.0, 120.0, 150.0], energy=counter, power=100.0))
+    assert figures.energy_kwh == pytest.approx(4 * 3000 / 3.6e6)
+    assert figures.covered_hours == pytest.approx(120 / 3600)
+    assert figures.counter_resets == 1
+
+
+def test_two_loggers_that_read_a_counter_out_of_order_are_no_reset() -> None:
+    figures = measured(series([30.0, 30.2, 60.0, 60.2], energy=[1000.0, 999.0, 4000.0, 3999.0]))
+    assert figures.counter_resets == 0
+
+
 @pytest.mark.parametrize(("step", "counts"), [(34.9, True), (35.0, False), (600.0, False)])
 def test_no_gap_is_bridged(step: float, counts: bool) -> None:
     figures = measured(series([30.0, 30.0 + step], power=360.0), end_s=1000.0)

@@ -25,7 +25,6 @@ from fleetcraft.telemetry.figures.time_axis import (
 )
 from fleetcraft.telemetry.figures.traces import STATES, Traces
 from fleetcraft.telemetry.queue import SPOOLS, Depth, Presence, Queue
-from fleetcraft.telemetry.windows.span import DEFAULT_INTERVAL_S
 
 DEPTH_GAP_S = 95.0
 """A queue depth holds so long. Source: workers write one about every 30 s; three may be missed,
@@ -306,11 +305,8 @@ def _allocated(workers: Sequence[Presence], axis: TimeAxis) -> dict[str, Floats]
 
 def _last_seen_s(worker: Presence, end_s: float) -> float:
     """Until when a worker was there as far as is known, and at most so long."""
-    if worker.end_s is not None:
-        return worker.end_s
-    if worker.seen_s is None:
-        return end_s
-    return min(end_s, worker.seen_s + SILENT_INTERVALS * (worker.interval_s or DEFAULT_INTERVAL_S))
+    last_s = worker.last_s
+    return end_s if last_s is None else min(end_s, last_s)
 
 
 def _workers(workers: Sequence[Presence], axis: TimeAxis) -> dict[str, Floats]:

@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from fleetcraft.errors import DataError
 from fleetcraft.gpu.states import ACTIVE_PCT, RESIDENT_MIB, GpuState
 from fleetcraft.gpu.status import Status
+from fleetcraft.telemetry.energy import JOULES_PER_KWH, integrate
 from fleetcraft.telemetry.figures.time_axis import Floats
+from fleetcraft.telemetry.intervals import DEFAULT_INTERVAL_S, gap_of
 from fleetcraft.telemetry.reading.reader import Chunk, FileReader, SeriesId
 from fleetcraft.telemetry.reading.sources import Source
-from fleetcraft.telemetry.windows.span import DEFAULT_INTERVAL_S, GAP_BEYOND_S, interval_of
+from fleetcraft.telemetry.windows.span import interval_of
 
 Singles = NDArray[np.float32]
 States = NDArray[np.int8]
@@ -166,7 +168,7 @@ class _Gathered:
         self.pieces.append(piece)
         self.interval_s = max(self.interval_s, interval_s)
         if owned:
-            self.unseen += _unseen(piece.t_s, interval_s + GAP_BEYOND_S)
+            self.unseen += _unseen(piece.t_s, gap_of(interval_s))
 
     def join(self, other: _Gathered) -> None:
         self.pieces += other.pieces
@@ -221,7 +223,7 @@ def _read_file(source: Source, found: Traces, gathered: dict[tuple[str, str], _G
         if columns is None:
             continue
         interval_s = reader.interval_s or interval_of(np.sort(columns[0])) or DEFAULT_INTERVAL_S
-        gap_s = np.full(len(columns[0]), interval_s + GAP_BEYOND_S, np.float32)
+        gap_s = np.full(len(columns[0]), gap_of(interval_s), np.float32)
         # What names no GPU is one series a file, as archives have one GPU a file.
         place = (source.node, series.key or f"\0{source.name}")
         one = gathered.setdefault(place, _Gathered(source.node, series))
@@ -359,21 +361,16 @@ def _energy(traces: Sequence[Trace]) -> Energy | None:
     """By counter between neighbours where both have it and it grew, else by power."""
     joule = counted_s = drawn_s = 0.0
     for trace in traces:
-        steps = np.diff(trace.t_s)
-        usable = (steps > 0) & (steps < trace.gap_s[:-1])
-        grown = np.diff(trace.energy_j)
-        counted = usable & (grown >= 0)
-        power = trace.power_w.astype(np.float64)
-        watts = (power[1:] + power[:-1]) / 2
-        drawn = usable & ~counted & np.isfinite(watts)
-        joule += float(grown[counted].sum() + (watts[drawn] * steps[drawn]).sum())
-        counted_s += float(steps[counted].sum())
-        drawn_s += float(steps[drawn].sum())
+        power_w, gap_s = trace.power_w.astype(np.float64), trace.gap_s[:-1].astype(np.float64)
+        found = integrate(trace.t_s, power_w, trace.energy_j, gap_s)
+        joule += found.counter_j + found.trapezoid_j
+        counted_s += found.counter_s
+        drawn_s += found.trapezoid_s
     covered_s = counted_s + drawn_s
     if not covered_s:
         return None
     return Energy(
-        kwh=joule / 3.6e6,
+        kwh=joule / JOULES_PER_KWH,
         covered_hours=covered_s / 3600.0,
         by_counter_fraction=counted_s / covered_s,
     )

@@ -9,14 +9,13 @@ import msgspec
 import numpy as np
 
 from fleetcraft.gpu.states import ACTIVE_PCT
+from fleetcraft.telemetry.energy import JOULES_PER_KWH
 from fleetcraft.telemetry.inspection.steps import TimeOrder
 from fleetcraft.telemetry.reading.cells import Floats
 from fleetcraft.telemetry.reading.counts import RowCounts
 from fleetcraft.telemetry.reading.reader import Chunk, SeriesId
 from fleetcraft.telemetry.reading.sources import Source
 from fleetcraft.telemetry.reading.times import SECOND_US
-
-JOULES_PER_KWH = 3.6e6
 
 
 class Means(msgspec.Struct, kw_only=True):

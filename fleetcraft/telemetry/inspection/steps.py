@@ -10,10 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from fleetcraft.gpu.states import ACTIVE_PCT
+from fleetcraft.telemetry.energy import MOST_W
 from fleetcraft.telemetry.reading.cells import Bools, Floats, Ints
 from fleetcraft.telemetry.reading.times import SECOND_US
-
-_MOST_W = 1e5  # a counter that rises faster than any power was not read right
 
 
 class FileOrder:
@@ -196,7 +195,7 @@ class TimeOrder:
         first_us, first_j = self._counter or (int(t_us[0]), float(energy_j[0]))
         rise_j = np.diff(energy_j, prepend=first_j)
         steps_us = np.diff(t_us, prepend=first_us)
-        covered[:] = (rise_j >= 0) & (rise_j <= steps_us * (_MOST_W / SECOND_US))
+        covered[:] = (rise_j >= 0) & (rise_j <= steps_us * (MOST_W / SECOND_US))
         covered[0] &= self._counter is not None
         self.counter_j += float(rise_j[covered].sum())
         self.counter_us += int(steps_us[covered].sum())

@@ -17,15 +17,14 @@ from fleetcraft.errors import DataError
 from fleetcraft.telemetry.inspection.records import Energy, FileReport, Inspection, Means
 from fleetcraft.telemetry.inspection.sorting import Group, Member, groups_of, put_in_order
 from fleetcraft.telemetry.inspection.steps import FileOrder
+from fleetcraft.telemetry.intervals import DEFAULT_INTERVAL_S, gap_of
 from fleetcraft.telemetry.reading.cells import Ints
 from fleetcraft.telemetry.reading.reader import FOUR, Chunk, FileReader, SeriesId
 from fleetcraft.telemetry.reading.sources import Found, Source, find_sources
 
-GAP_S = 35.0
-"""A step from this on is a gap where the interval is 30 s or not known. Source: the archived
+GAP_S = gap_of(DEFAULT_INTERVAL_S)
+"""A step from this on is a gap where the interval is 30 s, less, or not known. Source: the archived
 traces, whose definition of a gap it is."""
-GAP_BEYOND_S = 5.0
-"""Where the interval is larger than 30 s, a gap begins so much beyond it."""
 COLUMNS = (*FOUR, "energy_j")
 
 Progress = Callable[[int, int], None]
@@ -114,7 +113,7 @@ class _Shown:
 
 def _gap_s(source: Source, given_s: float | None) -> float:
     interval_s = source.sidecar.interval_s if source.sidecar else None
-    usual_s = GAP_S if interval_s is None else max(GAP_S, interval_s + GAP_BEYOND_S)
+    usual_s = GAP_S if interval_s is None else max(GAP_S, gap_of(interval_s))
     return usual_s if given_s is None else given_s
 
 

@@ -18,9 +18,8 @@ import msgspec
 from fleetcraft.gpu.states import Sighting, number
 from fleetcraft.gpu.status import Status
 from fleetcraft.telemetry.columns import DEVICE_COLUMNS, RowKind
+from fleetcraft.telemetry.intervals import DEFAULT_INTERVAL_S, SAME_SAMPLE_S, STEPS_THAT_TELL
 
-DEFAULT_INTERVAL_S = 30.0  # of the logger
-_STEPS_THAT_TELL = 3  # one or two may be gaps
 _STEPS_KEPT = 64
 _LONGEST_LINE_BYTES = 1 << 16
 _ZONELESS = "%Y/%m/%d %H:%M:%S.%f"
@@ -125,7 +124,7 @@ class NewestRows:
         if self._last is not None:
             step_s = at_s - self._last[0]
             since_s = self._last[2] + (step_s if step_s > 0 else 0.0)
-            if step_s >= 1:  # the GPUs of one sample may be milliseconds apart
+            if step_s >= SAME_SAMPLE_S:  # the GPUs of one sample may be milliseconds apart
                 self._steps.append(step_s)
         self._last = row = _Row(at_s, has_zone, since_s, values)
         device = columns.device(values)
@@ -143,7 +142,7 @@ class NewestRows:
 
     def interval_s(self) -> float:
         """Seconds between samples as the rows show it, else the logger's default."""
-        if len(self._steps) < _STEPS_THAT_TELL:
+        if len(self._steps) < STEPS_THAT_TELL:
             return DEFAULT_INTERVAL_S
         steps = sorted(self._steps)
         half = len(steps) // 2

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 
-LEAST_DISTANCE_S = 1.0
-"""Rows of one GPU that are nearer than this look like two loggers. Source: what readers of the
-archives call double-logged."""
+from fleetcraft.telemetry.intervals import SAME_SAMPLE_S
+
+LEAST_DISTANCE_S = SAME_SAMPLE_S
+"""Rows of one GPU that are nearer than this look like two loggers."""
 
 
 def next_tick_s(began_s: float, interval_s: float, ended_s: float = 0.0) -> float:

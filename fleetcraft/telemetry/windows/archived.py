@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 
 from fleetcraft.errors import DataError
+from fleetcraft.telemetry.intervals import SAME_SAMPLE_S
 from fleetcraft.telemetry.windows.verdicts import Difference, Verdict, Verification, compare, same
 
-_SAME_SAMPLE_S = 1.0
 _MEANS = ("active_fraction", "mean_utilization_percent", "mean_memory_fraction")
 _STEPS_OF_SLACK = 2
 """A window is captured a moment after its end, so that its first rows may look a little early."""
@@ -169,7 +169,7 @@ def _rows_of_samples(times: Sequence[float]) -> list[int]:
     counts: list[int] = []
     first = -math.inf
     for at in times:
-        if at - first >= _SAME_SAMPLE_S:
+        if at - first >= SAME_SAMPLE_S:
             counts.append(0)
             first = at
         counts[-1] += 1
@@ -202,7 +202,7 @@ def _against_span(window: _Window, times: Mapping[str, Sequence[float]]) -> Iter
         step
         for rows in times.values()
         for one, other in pairwise(rows)
-        if (step := other - one) >= _SAME_SAMPLE_S
+        if (step := other - one) >= SAME_SAMPLE_S
     ]
     captured_s = _seconds(window.captured_at)  # in the zone of the observations
     step_s = median(steps) if steps else 0.0

@@ -10,9 +10,8 @@ import math
 import msgspec
 
 from fleetcraft.gpu.states import GpuState
+from fleetcraft.telemetry.energy import JOULES_PER_KWH
 from fleetcraft.telemetry.windows.span import NO_SAMPLE, Sums
-
-JOULES_PER_KWH = 3.6e6
 
 
 class Deduplicated(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,14 +20,14 @@ from fleetcraft.files import FileSystem
 from fleetcraft.gpu.states import ACTIVE_PCT, RESIDENT_MIB, SILENT_INTERVALS
 from fleetcraft.identity import sha256_hex
 from fleetcraft.locks.publishing import put_if_absent
+from fleetcraft.telemetry.energy import MOST_W
+from fleetcraft.telemetry.intervals import GAP_BEYOND_S, SAME_SAMPLE_S
 from fleetcraft.telemetry.queue import Depth, Presence, Queue, Run
 from fleetcraft.telemetry.windows.family_mfu import Reported
 from fleetcraft.telemetry.windows.levels import Summary, value_of
 from fleetcraft.telemetry.windows.series import COLUMNS, HostRows, SourceFacts
 from fleetcraft.telemetry.windows.span import (
-    GAP_BEYOND_S,
     HOLD_INTERVALS,
-    SAME_SAMPLE_S,
     Series,
     Window,
 )
@@ -42,6 +42,7 @@ THRESHOLDS = {
     "hold_intervals": HOLD_INTERVALS,
     "gap_beyond_interval_s": GAP_BEYOND_S,
     "same_sample_s": SAME_SAMPLE_S,
+    "most_w": MOST_W,
 }
 """What the figures depend on beside the rows."""
 MAX_ROWS = 2_000_000

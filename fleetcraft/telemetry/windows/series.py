@@ -18,10 +18,10 @@ import numpy as np
 
 from fleetcraft.clock import parse_timestamp
 from fleetcraft.errors import DataError
+from fleetcraft.telemetry.intervals import DEFAULT_INTERVAL_S
 from fleetcraft.telemetry.reading.reader import FileReader, SeriesId
 from fleetcraft.telemetry.reading.sources import Gpu, Source
 from fleetcraft.telemetry.windows.span import (
-    DEFAULT_INTERVAL_S,
     Series,
     Window,
     interval_of,

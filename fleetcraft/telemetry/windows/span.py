@@ -18,20 +18,20 @@ from numpy.typing import NDArray
 
 from fleetcraft.errors import UsageError
 from fleetcraft.gpu.states import ACTIVE_PCT, SILENT_INTERVALS, GpuState, Sighting, classify
+from fleetcraft.telemetry.energy import integrate
+from fleetcraft.telemetry.intervals import (
+    DEFAULT_INTERVAL_S,
+    SAME_SAMPLE_S,
+    STEPS_THAT_TELL,
+    gap_of,
+)
 
 Floats = NDArray[np.float64]
 
-SAME_SAMPLE_S = 1.0
-"""Rows of one series nearer than this are one sample: two loggers, or GPUs that have no names. Half
-an interval where that is less and a file or a caller says how long it is."""
 HOLD_INTERVALS = 1.5
-DEFAULT_INTERVAL_S = 30.0
-GAP_BEYOND_S = 5.0
-"""A step of an interval and so much more is a gap. Source: 35 s for the archives' 30 s."""
 NO_SAMPLE = "no_sample"
 """Beside the states: time for which no sample stands, too short to be silence."""
 _FIRST_S, _LAST_S = -62135596800.0, 253402300799.0
-_STEPS_THAT_TELL = 3  # one or two may be gaps
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +150,10 @@ class Series:
         return len(self.t_s)
 
     def kept_rows(self) -> NDArray[np.int64]:
-        """Indexes of rows that repeat no other."""
+        """Indexes of rows that repeat no other.
+
+        Half an interval apart is enough where a file or a caller says how long that is.
+        """
         told = self.interval_from in ("sidecar", "option")
         same_s = min(SAME_SAMPLE_S, self.interval_s / 2) if told else SAME_SAMPLE_S
         return kept_rows(self.t_s, same_s)
@@ -233,7 +236,7 @@ def interval_of(t_s: Floats) -> float | None:
     None with fewer than three steps: one or two may be gaps.
     """
     steps = np.diff(t_s[kept_rows(t_s)])
-    if len(steps) < _STEPS_THAT_TELL:
+    if len(steps) < STEPS_THAT_TELL:
         return None
     return max(1.0, float(np.round(np.median(steps))))
 
@@ -381,18 +384,7 @@ def _silence(sums: Sums, series: Series, t_s: Floats, start_s: float, end_s: flo
 
 
 def _integrate(sums: Sums, series: Series) -> None:
-    """Energy between neighbouring rows: by counter where both have it and it grew, else by power.
-
-    Nothing is bridged: a step of a gap's length is left out of both.
-    """
-    steps = np.diff(series.t_s)
-    usable = (steps > 0) & (steps < series.interval_s + GAP_BEYOND_S)
-    grown = np.diff(series.energy_j)
-    counted = usable & (grown >= 0)
-    sums.resets = int(np.count_nonzero(grown < 0))
-    sums.counter_j = float(grown[counted].sum())
-    sums.counter_s = float(steps[counted].sum())
-    watts = (series.power_w[1:] + series.power_w[:-1]) / 2
-    drawn = usable & ~counted & ~np.isnan(watts)
-    sums.trapezoid_j = float((watts[drawn] * steps[drawn]).sum())
-    sums.trapezoid_s = float(steps[drawn].sum())
+    """Energy between neighbouring rows; nothing is bridged."""
+    found = integrate(series.t_s, series.power_w, series.energy_j, gap_of(series.interval_s))
+    for name, value in found._asdict().items():
+        setattr(sums, name, value)

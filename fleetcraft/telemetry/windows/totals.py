@@ -13,6 +13,7 @@ import msgspec
 
 from fleetcraft.gpu.states import GpuState, count_states
 from fleetcraft.gpu.status import Status
+from fleetcraft.telemetry.intervals import DEFAULT_INTERVAL_S
 from fleetcraft.telemetry.queue import Presence, Queue
 from fleetcraft.telemetry.windows.family_mfu import Reported, mfu_of
 from fleetcraft.telemetry.windows.figures import figures_of
@@ -25,7 +26,6 @@ from fleetcraft.telemetry.windows.levels import (
 )
 from fleetcraft.telemetry.windows.series import HostRows, SourceFacts, newest_of
 from fleetcraft.telemetry.windows.span import (
-    DEFAULT_INTERVAL_S,
     Series,
     Sums,
     Window,
