@@ -114,6 +114,23 @@ def test_the_spools_beside_a_telemetry_folder_are_found(fleet: Fleet, traces: Pa
     assert value["queue"]["known"] is True
 
 
+def test_one_file_of_a_telemetry_folder_has_the_same_spools(fleet: Fleet, traces: Path) -> None:
+    tell(fleet)
+    file, _ = sorted(traces.glob("*.csv"))
+    value = fleet.bare("telemetry", "summary", str(file), "--end", END, "--json").json
+    assert value["queue"]["known"] is True
+    assert [host["host"] for host in value["hosts"]] == ["busy"]
+
+
+def test_where_telemetry_alone_is_set_the_queue_is_not_known(
+    fleet: Fleet, traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(fleet)
+    monkeypatch.setenv("TELEMETRY_DIR", str(traces))
+    called = fleet.bare("telemetry", "summary", "--end", END, "--json")
+    assert (called.code, called.json["queue"]["known"]) == (0, False)
+
+
 def test_freezing_writes_once_and_verify_accepts_it(
     fleet: Fleet, traces: Path, tmp_path: Path
 ) -> None:

@@ -7,14 +7,14 @@ is one.
 from __future__ import annotations
 
 import math
-import os
 import sys
 
 import click
 
 from fleetcraft.cli.output import columns, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
-from fleetcraft.errors import ConfigError, UsageError
+from fleetcraft.cli.telemetry.places import telemetry_place
+from fleetcraft.errors import UsageError
 from fleetcraft.units import parse_duration_s
 from fleetcraft.view.text import Paint
 
@@ -59,29 +59,6 @@ def inspect_command(session: Session, place: str | None, gap: str | None, limit:
         paint = Paint.for_stream(sys.stdout)
         print_text(render_inspection(done, limit=limit, paint=paint, width=columns()))
     return 0
-
-
-def telemetry_place(session: Session, given: str | None) -> str:
-    """The folder or file that a command reads.
-
-    Raises:
-        UsageError: What was given is not there.
-        ConfigError: Nothing was given, and the scratch tree is not known or has no telemetry yet.
-    """
-    place = given or session.config.telemetry_dir
-    if os.path.exists(place):
-        return place
-    if given:
-        raise UsageError(
-            f"no telemetry at {place}: there is no such place; nothing was read",
-            hint="name a folder of telemetry files, or one file",
-            place=place,
-        )
-    raise ConfigError(
-        f"no telemetry in {place}: no logger has written there yet; nothing was read",
-        hint="fleetcraft telemetry log, or name another folder",
-        place=place,
-    )
 
 
 def _seconds(text: str) -> float:

@@ -55,7 +55,10 @@ def log_command(
         _say(session, "ended", ended, ended_line(ended))
 
     settings = LoggerSettings.here(
-        _folder(session, folder), _interval_s(session, interval), samples=samples, all_gpus=all_gpus
+        folder or session.config.telemetry_dir,
+        _interval_s(session, interval),
+        samples=samples,
+        all_gpus=all_gpus,
     )
     return run_logger(settings, on_start, on_end)
 
@@ -68,18 +71,6 @@ def _say(session: Session, what: str, facts: msgspec.Struct, line: str) -> None:
         from fleetcraft.view.text import printable
 
         note(printable(line))
-
-
-def _folder(session: Session, given: str | None) -> str:
-    """Where to log: what was typed, else the setting.
-
-    Raises:
-        ConfigError: Nothing says where.
-    """
-    if given:
-        return given
-    config = session.config
-    return config.text("telemetry.dir") or config.root
 
 
 def _interval_s(session: Session, given: str | None) -> float:

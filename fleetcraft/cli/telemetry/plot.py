@@ -6,14 +6,13 @@ Invariant: a figure that was asked for is written, or the answer says why it is 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleetcraft.cli.output import note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
+from fleetcraft.cli.telemetry.places import FileProgress, folder_of, spools_of
 from fleetcraft.errors import ConfigError, DataError, FleetError, UsageError
 from fleetcraft.view.text import one_line, plural
 
@@ -158,11 +157,10 @@ class _Drawing:
         from fleetcraft.telemetry.figures.traces import measure, read_traces
 
         sources = self._sources()
-        progress = _Progress()
-        found = read_traces(
-            sources.sources, since_s=self._since_s, until_s=self._until_s, progress=progress
-        )
-        progress.end()
+        with FileProgress() as progress:
+            found = read_traces(
+                sources.sources, since_s=self._since_s, until_s=self._until_s, progress=progress
+            )
         found.unread += [(os.path.basename(path), reason) for path, reason in sources.refused]
         queue, no_queue = self._queue()
         timeline = build_timeline(found, queue)
@@ -203,8 +201,7 @@ class _Drawing:
         from fleetcraft.telemetry.figures.family_span import families_of
         from fleetcraft.telemetry.forwards import read_forwards
 
-        place = self._place
-        folder = place if os.path.isdir(place) else os.path.dirname(os.path.abspath(place))
+        folder = folder_of(self._place)
         queue, _ = self._queue()
         mfu, span_s = families_of(
             read_forwards(forwards_folder(folder)),
@@ -249,30 +246,12 @@ class _Drawing:
         """What the journals say, and why that is nothing if it is."""
         from fleetcraft.telemetry.queue import Queue, read_queue
 
-        spools = {name: path for name, path in self._spools().items() if os.path.isdir(path)}
+        named = spools_of(self._session, self._folder) or {}
+        spools = {name: path for name, path in named.items() if os.path.isdir(path)}
         if not spools:
             return Queue(), "no spool in the scratch tree of this folder"
         queue = read_queue(spools, since_s=self._since_s, until_s=self._until_s)
         return queue, f"no queue depth in {plural(queue.journals, 'journal')} of the spools"
-
-    def _spools(self) -> Mapping[str, str]:
-        """The spools that belong to the traces: those beside them, or those of the settings."""
-        from fleetcraft.layout import Scratch
-
-        try:
-            config = self._session.config
-            configured = config.text("telemetry.dir")
-            typed_root = "root" in self._session.flags
-            same = not self._folder or typed_root or _same(self._folder, configured)
-            if same:
-                return {"outer": config.spool_dir("outer"), "inner": config.spool_dir("gpu")}
-        except ConfigError:
-            if not self._folder:
-                return {}
-        place = os.path.abspath(self._place)
-        folder = place if os.path.isdir(place) else os.path.dirname(place)
-        scratch = Scratch(os.path.dirname(folder))
-        return {"outer": scratch.outer, "inner": scratch.inner}
 
     def _made_out(self) -> str:
         try:
@@ -307,25 +286,3 @@ def _nothing(found: Any, place: str) -> _NothingToDraw:
         header_only=found.header_only,
         rejected=dict(found.rejected),
     )
-
-
-def _same(one: str, other: str) -> bool:
-    return bool(other) and os.path.realpath(one) == os.path.realpath(other)
-
-
-class _Progress:
-    """Which file is read, in one line of a terminal."""
-
-    def __init__(self) -> None:
-        self._on = sys.stderr.isatty()
-
-    def __call__(self, done: int, total: int) -> None:
-        if self._on:
-            sys.stderr.write(f"\r\x1b[Kreading file {done + 1} of {total}")
-            sys.stderr.flush()
-
-    def end(self) -> None:
-        """Says that what follows takes a moment, and wipes the line."""
-        if self._on:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()

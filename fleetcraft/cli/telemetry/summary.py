@@ -5,16 +5,15 @@ Invariant: a window without a row is answered with no, and never frozen.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleetcraft.cli.output import columns, note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
+from fleetcraft.cli.telemetry.places import FileProgress, spools_of
 from fleetcraft.errors import FleetError, UsageError
 from fleetcraft.units import format_seconds, parse_duration_s
 from fleetcraft.view.text import Paint
@@ -80,15 +79,16 @@ def summary_command(
     if interval is not None and not 0 < interval < float("inf"):
         raise UsageError(f"not a usable interval: {interval:g} s", hint="--interval 30")
     span = window_at(window, end, time.time())
-    folder = place or session.config.text("telemetry.dir") or session.config.root
-    read = summarize(
-        folder,
-        span,
-        spools=_spools(session, place),
-        interval_s=interval,
-        keep=target is not None,
-        progress=_progress(),
-    )
+    folder = place or session.config.telemetry_dir
+    with FileProgress() as progress:
+        read = summarize(
+            folder,
+            span,
+            spools=spools_of(session, place),
+            interval_s=interval,
+            keep=target is not None,
+            progress=progress,
+        )
     if not read.summary.fleet.figures.samples:
         _show(session, read, folder, limit)
         raise _no_row(read, folder, target)
@@ -102,39 +102,9 @@ def summary_command(
     return 0
 
 
-def _spools(session: Session, place: str | None) -> dict[str, str] | None:
-    """The spools that belong to this telemetry; None when nothing says that any do."""
-    config = session.config
-    if place is None or "root" in session.flags or _same_place(place, config.text("telemetry.dir")):
-        return {"outer": config.spool_dir("outer"), "inner": config.spool_dir("gpu")}
-    from fleetcraft.layout import Scratch
-
-    tree = Scratch(os.path.dirname(os.path.abspath(place)))
-    beside = {"outer": tree.outer, "inner": tree.inner}
-    ours = _same_place(place, tree.telemetry) and all(map(os.path.isdir, beside.values()))
-    return beside if ours else None
-
-
-def _same_place(one: str, other: str) -> bool:
-    return bool(other) and os.path.realpath(one) == os.path.realpath(other)
-
-
-def _progress() -> Callable[[int, int], None] | None:
-    if not sys.stderr.isatty():
-        return None
-
-    def show(done: int, of: int) -> None:
-        sys.stderr.write(f"\r\x1b[Kreading files: {done} of {of}\r")
-        sys.stderr.flush()
-
-    return show
-
-
 def _show(session: Session, read: Read, folder: str, limit: int) -> None:
     from fleetcraft.view.summary import render_summary, summary_shape
 
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
     if session.json:
         print_json(summary_shape(read, place=folder))
     elif read.summary.fleet.hosts:
