@@ -103,6 +103,11 @@ def _estimate(session: Session, given: dict[str, Any]) -> int:
     peak = given["peak"] or (part.dense_bf16_flop_per_s if part else None)
     per_forward = flops.flop_per_forward(model)
     flop = per_forward * given["forwards"]
+    if not math.isfinite(flop / given["seconds"]):
+        raise UsageError(
+            "these numbers make more FLOPs than can be counted; nothing was estimated",
+            hint="fleetcraft mfu --help shows an example",
+        )
     share = flops.mfu(flop, given["seconds"], peak, given["gpus"]) if peak else None
     unknown = given["device"] if peak is None else ""
     value = {

@@ -309,11 +309,12 @@ class _Reading:
 
     def _keep_open_runs(self) -> None:
         lost = 0
+        # Of what has both halves, in two journals, the end's own half is dropped.
+        halved = self._open.keys() & self._ends.keys()
+        self._queue.runs = [run for run in self._queue.runs if run.claim not in halved]
         for claim, run in self._open.items():
             end = self._ends.get(claim)
             if end is not None:
-                # Both halves are known, in two journals: the end's own half is dropped.
-                self._queue.runs = [kept for kept in self._queue.runs if kept.claim != claim]
                 self._keep(msgspec.structs.replace(run, end_s=end.t_s, outcome=end.outcome))
                 continue
             lost += run.lease in self._left

@@ -35,6 +35,13 @@ def test_an_unknown_device_gives_no_number_and_says_so(fleet: Fleet) -> None:
     assert "H100 PCIe" in text.out
 
 
+def test_numbers_beyond_all_counting_are_refused(fleet: Fleet) -> None:
+    huge = ["--params", "1e300", "--tokens", "1e300", "--forwards", "1", "--seconds", "1"]
+    called = fleet("mfu", "--device", "GB200", *huge, "--json")
+    assert called.code == 2
+    assert "nothing was estimated" in called.error["message"]
+
+
 def test_a_peak_may_be_given_on_the_callers_word(fleet: Fleet) -> None:
     value = fleet("mfu", "--peak", "1e15", *ROLLOUT, *SECONDS, "--json").json
     assert value["peak_source"] == "given by --peak"

@@ -14,6 +14,7 @@ import pytest
 from fleetcraft.identity import this_host
 from fleetcraft.layout import parse_telemetry_file, sidecar
 from fleetcraft.spool import leases
+from fleetcraft.worker.local_fleet import _LOGGER_AFTER_S
 from tests.rig.rig import Rig
 from tests.worker.harness import Site, command_line, lives, processes_with, python, wait_until
 
@@ -271,9 +272,11 @@ def test_a_task_learns_its_family_and_where_it_may_report(
 def test_a_run_of_a_moment_leaves_no_telemetry_file(site: Site, logged: dict[str, Any]) -> None:
     site.enqueue("quick", "true")
 
-    assert site.drain(workers=2, **logged)["done"] == 1
+    report = site.drain(workers=2, **logged)
 
-    assert files(site) == []
+    assert report["done"] == 1
+    # A machine that is busy may make a moment long; then there is a whole file.
+    assert not files(site) or report["wall_s"] >= _LOGGER_AFTER_S
 
 
 def test_a_longer_run_has_one_logger_for_all_its_workers(
