@@ -218,6 +218,19 @@ def test_samples_of_every_type_are_read(kind: int, member: str, value: float) ->
     assert buffer.read(7) == (0, [8, 9], [value, value])
 
 
+def test_a_driver_that_always_asks_for_more_room_does_not_fill_the_memory() -> None:
+    asked: list[int] = []
+
+    def query(handle: object, kind: object, since: Any, *rest: Any) -> int:
+        asked.append(rest[1]._obj.value)
+        return causes.INSUFFICIENT_SIZE
+
+    buffer = questions.SampleBuffer([query], object(), 1)
+    answers = [buffer.read(0) for _ in range(30)]
+    assert set(map(repr, answers)) == {repr((causes.INSUFFICIENT_SIZE, [], []))}
+    assert asked[-1] == asked[-2] <= 1 << 14
+
+
 def test_a_buffer_that_is_larger_than_the_room_for_it_gets_more_room() -> None:
     def query(_handle: object, _kind: object, _since: object, *rest: Any) -> int:
         type_at, count_at, room = rest

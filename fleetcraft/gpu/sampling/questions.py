@@ -22,6 +22,7 @@ RETRY_ASKS = 120
 """After so many asks a GPU is asked again for what it did not support; an hour at 30 s."""
 _NEVER = 1 << 62
 _FIRST_ROOM = 128  # drivers keep about a hundred samples
+_MOST_ROOM = 1 << 14  # one that always asks for more must not fill the memory
 
 
 def forms(functions: list[Function], arguments: tuple[Any, ...], value: Any) -> list[Form]:
@@ -143,7 +144,7 @@ class SampleBuffer(Question):
         self._since_us.value = since_us
         self._count.value = self._room
         code = self.ask()
-        if code == causes.INSUFFICIENT_SIZE:
+        if code == causes.INSUFFICIENT_SIZE and self._room < _MOST_ROOM:
             self._make_room(2 * self._room)
             self._count.value = self._room
             code = self.ask()
