@@ -11,7 +11,8 @@ import re
 import stat
 from collections.abc import Callable, Mapping
 
-from fleetcraft.errors import DataError
+from fleetcraft.errors import DataError, SpoolError
+from fleetcraft.files import require_private_folder
 from fleetcraft.identity import sha256_hex
 from fleetcraft.layout import forwards_folder
 from fleetcraft.spool.directives import TaskSpec
@@ -57,9 +58,10 @@ def room_for_reports(settings: WorkerSettings, note: Callable[[str], None]) -> s
     if not telemetry_dir:
         return ""
     try:
+        os.makedirs(os.path.dirname(telemetry_dir), mode=0o700, exist_ok=True)
         for folder in (telemetry_dir, forwards_folder(telemetry_dir)):
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-    except OSError as error:
+            require_private_folder(folder)
+    except (OSError, SpoolError) as error:
         note(f"tasks cannot report forward calls: {describe_problem(error)}")
         return ""
     return telemetry_dir

@@ -279,6 +279,19 @@ def test_a_run_of_a_moment_leaves_no_telemetry_file(site: Site, logged: dict[str
     assert not files(site) or report["wall_s"] >= _LOGGER_AFTER_S
 
 
+def test_where_others_could_take_the_place_of_reports_tasks_have_none(
+    site: Site, logged: dict[str, Any], tmp_path: Path
+) -> None:
+    (site.root / "telemetry").mkdir(mode=0o700)
+    (site.root / "telemetry" / "forwards").symlink_to(tmp_path)
+    site.enqueue("task", 'echo "[${FLEET_FORWARDS-none}]"')
+
+    site.work(telemetry_dir=logged["telemetry_dir"])
+
+    assert site.log("task") == "[none]\n"
+    assert [note for note in notes(site) if "cannot report forward calls" in note]
+
+
 def test_a_longer_run_has_one_logger_for_all_its_workers(
     site: Site, logged: dict[str, Any]
 ) -> None:

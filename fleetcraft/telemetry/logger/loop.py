@@ -145,7 +145,9 @@ class Logger:
         lost = [event for event in events if event.status == Status.LOST]
         if fd is None or not lost:
             return
-        line = f"lost GPU {lost[0].uuid or lost[0].index}: {lost[0].text}\n"
+        one = lost[0]
+        who = one.uuid or ("without a name" if one.index is None else one.index)
+        line = f"lost GPU {who}: {one.text}\n"
         room = select.poll()
         room.register(fd, select.POLLOUT)
         with contextlib.suppress(OSError):  # it has gone, which its other pipe tells
