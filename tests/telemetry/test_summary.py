@@ -131,6 +131,10 @@ def test_slices_are_no_gpus_and_their_gpu_does_what_the_busiest_does(folder: Pat
     assert (summary.fleet.gpus, summary.fleet.slices, summary.fleet.gpus_reporting) == (1, 2, 1)
     assert summary.fleet.states["working"] == 1
     assert gpu(summary, "GPU-0").state is GpuState.WORKING
+    figures = summary.fleet.figures
+    assert sum(figures.state_gpu_s.values()) == pytest.approx(summary.window_s)
+    assert figures.time_weighted.covered_s <= summary.window_s
+    assert figures.samples == 30
 
 
 def test_rejected_lines_are_counted_by_kind(folder: Path) -> None:

@@ -7,7 +7,7 @@ function of `Evidence` alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -146,10 +146,11 @@ def _host(
     sums = Sums()
     gpus = []
     names = {gpu.uuid: gpu.name for facts in rows.sources for gpu in facts.gpus}
+    whole_gpus = {series.gpu_uuid for series in rows.series if not series.mig_uuid}
     reporting = 0
     for series in rows.series:
         own = measure(series, *window.bounds_s(zoned=series.zoned))
-        sums.add(own)
+        sums.add(_of_slice(own) if series.mig_uuid and series.gpu_uuid in whole_gpus else own)
         gpus.append(_gpu(series, own, names, window))
         reporting += not series.mig_uuid and _reports(own)
     gpus = _with_state_of_slices(gpus) + _unseen(rows, gpus)
@@ -171,6 +172,11 @@ def _host(
         figures=figures_of(sums),
     )
     return summary, gpus, sums
+
+
+def _of_slice(sums: Sums) -> Sums:
+    """What a slice adds to its host: rows, and no time, which is its GPU's."""
+    return replace(sums, held_s=0.0, span_s=0.0, state_s={})
 
 
 def _count_unseen(
