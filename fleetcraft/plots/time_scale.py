@@ -7,7 +7,7 @@ equally wide everywhere on one axis, and nothing is drawn across a cut or a bin 
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from datetime import datetime
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fleetcraft.plots.style import HAIRLINE, INK, QUIET
 from fleetcraft.telemetry.figures.time_axis import Floats, TimeAxis
+from fleetcraft.telemetry.reading.times import date_of
 
 CUT_FILL = "#e9ebee"
 _CUT_WIDTH_IN = 0.15
@@ -187,7 +188,7 @@ def moment_words(t_s: float) -> str:
 
 
 def _date(t_s: float) -> datetime:
-    return datetime.fromtimestamp(t_s, UTC)
+    return date_of(t_s)
 
 
 def _label(t_s: float, step_s: float) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fleetcraft.clock import parse_timestamp
 from fleetcraft.gpu.states import GpuState, count_states
+from fleetcraft.telemetry.journals import seconds
 from fleetcraft.telemetry.live.journals import eta
 from fleetcraft.telemetry.live.newest import Reading
 from fleetcraft.telemetry.live.spool import NOT_THERE, Running, SpoolLook
@@ -83,8 +83,8 @@ def total(values: Iterable[float | None]) -> float | None:
 
 def running_s(task: Running, taken_at: str) -> float | None:
     """For how long a task runs, by the clock of this host; None when its start is not known."""
-    began, now = parse_timestamp(task.started_at), parse_timestamp(taken_at)
-    return None if began is None or now is None else max(0.0, (now - began).total_seconds())
+    began_s, now_s = seconds(task.started_at), seconds(taken_at)
+    return None if began_s is None or now_s is None else max(0.0, now_s - began_s)
 
 
 def top_shape(picture: Picture, *, root: str, telemetry_dir: str, taken_at: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from fleetcraft.telemetry.live.journals import eta
 from fleetcraft.telemetry.live.spool import LiveSpool
 from fleetcraft.telemetry.live.state import Held, NodeNow, Picture, compose
 from fleetcraft.telemetry.tail import TAIL_BYTES
-from fleetcraft.view.top_shape import sentence
+from fleetcraft.view.top_shape import running_s, sentence
 from tests.fleet.telemetry_files import Telemetry, row
 
 HOUR_S = 3600.0
@@ -551,6 +551,19 @@ def test_a_sidecar_with_nonsense_says_nothing(
     assert isinstance(logged, Logged)
     assert (logged.interval_s, logged.expected_gpus, logged.ended_at) == (30, None, "")
     assert logged.gpu_names == {}
+
+
+def test_times_without_a_zone_and_of_the_first_day_of_all_are_taken_as_utc(
+    root: Path, watched: Watched
+) -> None:
+    lease = worker(root)
+    path = root / "taskq" / "workers" / f"{lease.name}.jsonl"
+    token = holds(root, lease, "held").token
+    for when in ("0001-01-01T00:00:00", "2026-11-30T02:00:00"):
+        append(path, json.dumps({"event": "start", "at": when, "claim": token}))
+        append(path, json.dumps({"event": "end", "at": when, "claim": "other", "to": "done"}))
+    (task,) = watched.look().spools[0].running
+    assert running_s(task, "2026-11-30T02:00:05Z") == 5.0
 
 
 def test_brackets_without_end_in_sidecar_lease_and_journal_say_nothing(

@@ -118,6 +118,11 @@ def test_times_are_written_with_a_zone_only_where_it_is_known() -> None:
 # ---------------------------------------------------------------------------------------- samples
 
 
+def test_the_end_of_all_dates_is_a_text_like_any_other() -> None:
+    assert iso(253_402_300_799.9999999, zoned=True).startswith("9999-12-31T23:59:59.99")
+    assert iso(-62_135_596_800.0, zoned=False) == "0001-01-01T00:00:00"
+
+
 def test_a_row_less_than_a_second_after_the_last_kept_one_is_a_repetition() -> None:
     t_s = np.array([0.0, 0.4, 0.9, 1.0, 1.5, 2.1, 30.0])
     assert kept_rows(t_s).tolist() == [0, 3, 5, 6]

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from fleetcraft.clock import parse_timestamp
-from fleetcraft.telemetry.journals import NO_EVENT
+from fleetcraft.telemetry.journals import NO_EVENT, seconds
 from fleetcraft.units import format_seconds
 
 RATE_WINDOW_S = 300.0
@@ -150,8 +149,8 @@ def _first_time(lines: Iterable[bytes]) -> str | None:
 
 
 def _age_s(text: str | None, now_s: float) -> float:
-    at = parse_timestamp(text) if text else None
-    return 0.0 if at is None else max(0.0, now_s - at.timestamp())
+    at_s = seconds(text) if text else None
+    return 0.0 if at_s is None else max(0.0, now_s - at_s)
 
 
 def rates(journals: Iterable[Journal]) -> Rates | None:

@@ -17,8 +17,9 @@ from fleetcraft.telemetry.reading.cells import Bools, Bytes, Ints, Lines
 SECOND_US = 1_000_000
 NO_TIME = np.iinfo(np.int64).min
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_US = -62_135_596_800 * SECOND_US  # year 1, which an offset may leave
-_LAST_US = 253_402_300_800 * SECOND_US - 1  # year 9999
+FIRST_S, LAST_S = -62_135_596_800, 253_402_300_799
+"""The first second of year 1 and the last of year 9999."""
+_FIRST_US, _LAST_US = FIRST_S * SECOND_US, (LAST_S + 1) * SECOND_US - 1  # an offset may leave them
 _FORM = re.compile(
     r"(\d{4})([-/])(\d\d)\2(\d\d)[ Tt](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?"
     r"\s?(?:([Zz]|UTC)|([+-])(\d\d):?(\d\d))?"
@@ -49,6 +50,14 @@ def parse_time_us(text: str) -> tuple[int, bool] | None:
         offset_us = (int(off_h) * 60 + int(off_min)) * 60 * SECOND_US
         us -= offset_us if sign == "+" else -offset_us
     return (us, bool(zone or sign)) if _FIRST_US <= us <= _LAST_US else None
+
+
+def date_of(t_s: float) -> datetime:
+    """A moment in UTC; beyond the years 1 to 9999 the first or last one that has a date.
+
+    A damaged row can say the last microsecond of year 9999, which rounds up to none.
+    """
+    return datetime.fromtimestamp(min(max(t_s, FIRST_S), LAST_S + 0.999), UTC)
 
 
 def parse_times(lines: Lines, start: Ints, end: Ints) -> tuple[Ints, Bools]:

@@ -25,13 +25,13 @@ from fleetcraft.telemetry.intervals import (
     STEPS_THAT_TELL,
     gap_of,
 )
+from fleetcraft.telemetry.reading.times import FIRST_S, LAST_S, date_of
 
 Floats = NDArray[np.float64]
 
 HOLD_INTERVALS = 1.5
 NO_SAMPLE = "no_sample"
 """Beside the states: time for which no sample stands, too short to be silence."""
-_FIRST_S, _LAST_S = -62135596800.0, 253402300799.0
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     def has_dates(self) -> bool:
         """Whether it is a span, and all of it lies in the years from 1 to 9999."""
         ends = (self.end_s, self.end_local_s)
-        inside = min(ends) - self.seconds >= _FIRST_S and max(ends) <= _LAST_S
+        inside = min(ends) - self.seconds >= FIRST_S and max(ends) <= LAST_S
         return math.isfinite(self.seconds) and self.seconds > 0 and inside
 
     def bounds_s(self, *, zoned: bool) -> tuple[float, float]:
@@ -105,7 +105,7 @@ def _dated(window: Window) -> Window:
 
 def iso(t_s: float, *, zoned: bool) -> str:
     """A time as text, as exact as it needs to be; ``Z`` only where the zone is known."""
-    at = datetime.fromtimestamp(round(t_s, 6), UTC)
+    at = date_of(round(t_s, 6))
     finest = "microseconds" if at.microsecond % 1000 else "milliseconds"
     text = at.isoformat(timespec=finest if at.microsecond else "seconds")
     return text.replace("+00:00", "Z" if zoned else "")
