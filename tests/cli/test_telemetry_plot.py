@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -113,13 +114,16 @@ def test_the_same_input_gives_the_same_bytes_wherever_and_however_it_runs(
     there = tmp_path / "there"
     there.mkdir()
     (there / "matplotlibrc").write_text("lines.linewidth: 9\nfont.size: 30\ntext.usetex: True\n")
-    made = []
-    for seed, cwd in (("1", tmp_path), ("2", there)):
+
+    def draw(seed: str, cwd: Path) -> dict[str, bytes]:
         out = tmp_path / f"out{seed}"
         words = ("--controller-log", str(log))
         done = plot_process(str(telemetry), out, cwd, *words, PYTHONHASHSEED=seed)
         assert (done.returncode, done.stderr) == (0, "")
-        made.append({path.name: path.read_bytes() for path in out.iterdir()})
+        return {path.name: path.read_bytes() for path in out.iterdir()}
+
+    with ThreadPoolExecutor() as both:
+        made = list(both.map(draw, ("1", "2"), (tmp_path, there)))
     assert sorted(made[0]) == ["controller.png", "controller.svg", "fleet.png", "fleet.svg"]
     assert made[0] == made[1]
 
