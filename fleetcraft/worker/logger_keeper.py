@@ -24,7 +24,8 @@ _STAYS_AWAY = frozenset({2, 3})  # usage and configuration: it would end the sam
 _REFUSED_PAUSE_S = 60.0
 _GOOD_RUN_S = 600.0
 _TAIL_BYTES = 400
-_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_ORDERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, *_ORDERS)
 
 
 class Keeper:
@@ -48,7 +49,7 @@ class Keeper:
         self._told_to_end = False
         self._refusal_told = False
         self._deaths = 0
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _ORDERS:
             signal.signal(number, self._pass_on)
 
     def serve(self) -> None:
@@ -62,12 +63,15 @@ class Keeper:
         """Runs the logger to its end: its exit code, its last line of errors, and its seconds."""
         began = time.monotonic()
         read_fd, write_fd = os.pipe()
+        # An order that came between the start and the note of its pid would be passed to nobody.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ORDERS)
         try:
             self._pid = os.posix_spawn(
                 self._argv[0],
                 self._argv,
                 os.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, write_fd, 2)],
+                setsigmask=before,
                 setsigdef=_DEFAULT_SIGNALS,
             )
         except OSError as error:
@@ -75,6 +79,7 @@ class Keeper:
             return 127, error.strerror or str(error), 0.0
         finally:
             os.close(write_fd)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         tail = b""
         while chunk := os.read(read_fd, 4096):
             tail = (tail + chunk)[-_TAIL_BYTES:]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fleetcraft.worker.logger_keeper import Keeper
 from tests.worker.harness import REPO, children, lives, wait_until
 
 WAITS_FOR_THE_END = (
@@ -208,3 +209,29 @@ def test_what_the_worker_had_open_is_closed(kept: Kept) -> None:
     assert set(found.read_text().split()) == {
         *("0", "1", "2"), str(kept.watch_fd), str(kept.said_fd)
     }  # fmt: skip
+
+
+def test_an_order_that_comes_while_a_logger_is_being_started_reaches_it(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    spawn = os.posix_spawn
+
+    def start_and_be_told(*args: object, **options: object) -> int:
+        started.append(spawn(*args, **options))  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGTERM)
+        return started[-1]
+
+    monkeypatch.setattr(os, "posix_spawn", start_and_be_told)
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        Keeper(kept.watch_fd, kept.said_fd, (), ["/bin/sleep", "600"]).serve()
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        os.close(kept.watch_fd)
+        os.close(kept.said_fd)
+
+    assert [lives(pid) for pid in started] == [False]
+    assert kept.all_words() == []
