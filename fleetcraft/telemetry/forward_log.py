@@ -6,8 +6,11 @@ is `forwards`'. Invariant: a task never fails or waits because of what it report
 
 from __future__ import annotations
 
+import contextlib
 import json
+import operator
 import os
+from typing import Any
 
 from fleetcraft.clock import timestamp
 
@@ -63,7 +66,15 @@ def report_forward(
         }
     if family:
         line["family"] = family
-    return _append(path, json.dumps(line, default=str).encode() + b"\n")
+    return _append(path, json.dumps(line, default=_plain).encode() + b"\n")
+
+
+def _plain(value: Any) -> object:
+    """The number that an array's element or a tensor of one is; as a text whatever is none."""
+    for number in (operator.index, float):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            return number(value)
+    return str(value)
 
 
 def _append(path: str, data: bytes) -> bool:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -48,6 +49,14 @@ def test_flops_that_a_task_counted_itself_are_taken_as_they_are(file: Path) -> N
     assert report_forward(3, flop=1.5e15, family="wan")
     (call,) = read(file)
     assert (call.flop, call.family, call.training) == (1.5e15, "wan", None)
+
+
+def test_elements_of_arrays_are_numbers_too(file: Path) -> None:
+    assert report_forward(np.int64(3), flop=np.float32(2.0**50))  # type: ignore[arg-type]
+    assert report_forward(2, **{name: np.float32(value) for name, value in WAN.items()})
+    calls = read(file)
+    assert (calls[0].forwards, calls[0].flop) == (3, 2.0**50)
+    assert calls[1].flop == pytest.approx(2 * 282.99e12, rel=1e-4)
 
 
 def test_any_language_can_append_a_line(file: Path) -> None:
