@@ -354,7 +354,6 @@ def test_no_observation_can_be_changed_even_with_a_fitting_digest(
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "null", "17", '"window"', "\0\1\2", "[" * 5000,
-     '{"schema_version": 3, "kind": "gpu_telemetry_window"}',
      '{"schema_version": 2, "hosts": {"a": {"observations": [{"timestamp": 5}]}}}',
      '{"schema_version": 2, "hosts": {"a": {"observations": [{"timestamp": "noon", '
      '"utilization_percent": 1, "memory_fraction": 1}]}}, "captured_at": "x", '
@@ -393,6 +392,34 @@ def test_what_does_not_fit_together_is_no_window(scene: Scene, path: str, new: o
     _set(value, path, new)
     with pytest.raises(DataError):
         scene.verify(value, seal=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [("observations/0/t_s", []), ("observations/0/host", "n9"), ("sources/0/node", "n9"),
+     ("observations/0/t_s/1", 0.0), ("sources", "many"), ("folder", "/etc")],
+)  # fmt: skip
+def test_what_was_changed_by_hand_until_it_fits_no_more_is_refuted(
+    scene: Scene, path: str, new: object
+) -> None:
+    value = copy.deepcopy(scene.value)
+    _set(value, path, new)
+    found = scene.verify(value)
+    assert (found.verdict, fields(found)) == (Verdict.REFUTED, "digest")
+    assert any(text.startswith("everything else: ") for text in found.not_checked)
+
+
+@pytest.mark.parametrize("observations", [None, [], "absent"])
+def test_a_window_whose_observations_are_gone_is_unverifiable(
+    scene: Scene, observations: object
+) -> None:
+    value = copy.deepcopy(scene.value)
+    value["observations"] = observations
+    if observations == "absent":
+        del value["observations"]
+    found = scene.verify(value)
+    assert found.verdict is Verdict.UNVERIFIABLE
+    assert "without observations" in found.reason
 
 
 @pytest.mark.parametrize("change", [{"schema_version": 9}, {"schema_version": 1}, {"kind": "x"}])

@@ -52,7 +52,7 @@ def verify(path: str, *, sources: str | None = None, elsewhere: Sequence[str] = 
         elsewhere: Where it may be, beside this file's own folder, when it is not given.
 
     Raises:
-        DataError: The file cannot be read, or is no frozen window.
+        DataError: The file cannot be read, or is no frozen window although nobody changed it.
     """
     value = _read(path)
     version = value.get("schema_version")
@@ -64,12 +64,35 @@ def verify(path: str, *, sources: str | None = None, elsewhere: Sequence[str] = 
             schema_version=version if isinstance(version, int) else None,
             reason=f"its schema_version {version!r} is not known to this version",
         )
-    frozen = _frozen(path, value)
+    if not value.get("observations"):
+        return Verification(
+            verdict=Verdict.UNVERIFIABLE,
+            schema_version=version,
+            reason="without observations: nothing can be computed again",
+        )
     found = Verification(verdict=Verdict.VERIFIED, schema_version=SCHEMA_VERSION)
     digest = digest_of(value)
-    if digest != frozen.digest:
-        found.differences.append(Difference("digest", frozen.digest, digest))
-    elif frozen.thresholds != THRESHOLDS:
+    if digest != value.get("digest"):
+        found.differences.append(Difference("digest", value.get("digest"), digest))
+    try:
+        return _verify(found, path, _frozen(path, value), sources, elsewhere)
+    except DataError as error:
+        if not found.differences:
+            raise
+        # Whoever changed it by hand left something that no window can be: it does not hold.
+        found.verdict = Verdict.REFUTED
+        found.not_checked.append(f"everything else: {error.facts.get('reason', error.message)}")
+        return found
+
+
+def _verify(
+    found: Verification,
+    path: str,
+    frozen: Frozen,
+    sources: str | None,
+    elsewhere: Sequence[str],
+) -> Verification:
+    if not found.differences and frozen.thresholds != THRESHOLDS:
         found.verdict = Verdict.UNVERIFIABLE
         found.reason = "it was frozen with other thresholds than this version's"
         return found
@@ -214,7 +237,7 @@ def _against_sources(
         if frozen.sources:
             found.not_checked.append(
                 f"sources: not found; that {found.observations} observations are those of "
-                f"{len(frozen.sources)} files was not checked"
+                f"{len(frozen.sources)} files was not checked; --sources names their folder"
             )
         _say_what_is_never_checked(found, frozen)
         return
