@@ -407,6 +407,44 @@ def test_a_lost_gpu_keeps_its_rows_and_its_name_and_is_told_once(rig: Rig, folde
     assert {row["status"] for row in logger.rows("gpu", gpu_uuid=uuid(0))} == {"ok"}
 
 
+@pytest.mark.parametrize("visible", [None, "0,1"])
+def test_a_logger_that_begins_with_a_lost_gpu_has_its_name_from_the_one_before(
+    rig: Rig, folder: Path, visible: str | None
+) -> None:
+    env = rig.env() if visible is None else {**rig.env(), "CUDA_VISIBLE_DEVICES": visible}
+    with RunningLogger(folder, env) as logger:
+        logger.await_rows(2, "gpu", status="ok")
+        logger.process.kill()
+    for number in range(20):  # a fleet's files lie in one folder
+        (folder / f"n2{number}_job7_20990101T000000Z.csv").touch()
+    rig.set("gpu.1.error.all", 15)
+    with RunningLogger(folder, env) as logger:
+        logger.await_rows(3, "gpu", status="lost", gpu_uuid=uuid(1), gpu_index="1")
+        logger.end()
+    assert {row["gpu_uuid"] for row in logger.rows("gpu")} == {uuid(0), uuid(1)}
+    newest = json.loads(max(folder.glob("n1_*.json")).read_text())
+    assert [gpu["uuid"] for gpu in newest["gpus"]] == [uuid(0), uuid(1)]
+
+
+def test_it_takes_no_name_from_another_boot_or_job_or_from_a_file_that_is_none(
+    rig: Rig, folder: Path
+) -> None:
+    with RunningLogger(folder, rig.env(), samples=1) as logger:
+        logger.process.communicate(timeout=60)
+    (file,) = folder.glob("*.json")
+    told = json.loads(file.read_text())
+    for number, other in enumerate(
+        (b"{", b"[]", json.dumps({**told, "boot_id": "x"}).encode(),
+         json.dumps({**told, "job_id": "8"}).encode())
+    ):  # fmt: skip
+        file.with_name(f"n1_job7_2099010{number + 1}T000000Z.csv").touch()
+        file.with_name(f"n1_job7_2099010{number + 1}T000000Z.json").write_bytes(other)
+    file.with_suffix(".csv").unlink()
+    rig.set("gpu.1.error.all", 15)
+    with RunningLogger(folder, rig.env()) as logger:
+        logger.await_rows(2, "gpu", status="lost", gpu_uuid="", gpu_index="1")
+
+
 def test_a_gpu_that_the_driver_lists_no_more_is_absent_until_it_does(
     rig: Rig, folder: Path
 ) -> None:

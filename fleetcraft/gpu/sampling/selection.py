@@ -6,7 +6,7 @@ absence is written down; and no number is taken for a name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -51,7 +51,11 @@ def look_at(library: Library, number: int) -> Listed:
 
 
 def choose(
-    library: Library, listed: list[Listed], wanted: Sequence[str] | None, known: Sequence[Device]
+    library: Library,
+    listed: list[Listed],
+    wanted: Sequence[str] | None,
+    known: Sequence[Device],
+    earlier: Sequence[Device] = (),
 ) -> list[Choice]:
     """The GPUs of the session, by the driver's number, unlisted ones last.
 
@@ -61,9 +65,24 @@ def choose(
         wanted: UUIDs, or their beginnings, of GPUs and slices, or the driver's numbers; None for
             everything that is listed or known.
         known: Devices of an earlier session.
+        earlier: Devices of an earlier process; none of them is expected.
     """
-    if wanted is None:
-        return _all(listed, known)
+    chosen = _all(listed, known) if wanted is None else _those(library, listed, wanted, known)
+    named = {one.uuid for one in listed} | {choice.device.uuid for choice in chosen}
+    before = {d.index: d for d in (*earlier, *known) if d.uuid and d.uuid not in named}
+    return [_with_name(choice, before) for choice in chosen]
+
+
+def _with_name(choice: Choice, before: Mapping[int | None, Device]) -> Choice:
+    """A GPU that tells no name, lost ones do not, is taken for the one that had its number."""
+    device = choice.device
+    same = None if device.uuid or device.index is None else before.get(device.index)
+    return choice if same is None else choice._replace(device=same)
+
+
+def _those(
+    library: Library, listed: list[Listed], wanted: Sequence[str], known: Sequence[Device]
+) -> list[Choice]:
     chosen: dict[str, Choice] = {}
     for entry in wanted:
         if entry.startswith("MIG-"):

@@ -48,6 +48,7 @@ class Session:
         wanted: Sequence[str] | None = None,
         *,
         known: Sequence[Device] = (),
+        earlier: Sequence[Device] = (),
         interval_s: float = 30.0,
     ) -> Session:
         """Begins a session.
@@ -58,6 +59,7 @@ class Session:
                 all the same, and its rows say so.
             known: The devices of an earlier session. One of them that the driver does not list now
                 is still expected, and one that it does not name keeps its name.
+            earlier: The devices of an earlier process, for the names alone.
             interval_s: Between two samples of a GPU, for what the driver's buffer holds before the
                 first.
 
@@ -72,7 +74,7 @@ class Session:
             raise
         host_bytes = _host_memory_bytes()
         cards = []
-        for position, choice in enumerate(choose(library, listed, wanted, known)):
+        for position, choice in enumerate(choose(library, listed, wanted, known, earlier)):
             card = Card(
                 library,
                 msgspec.structs.replace(choice.device, position=position),

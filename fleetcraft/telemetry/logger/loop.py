@@ -26,6 +26,7 @@ from fleetcraft.gpu.status import Status
 from fleetcraft.telemetry.logger.cadence import next_tick_s, realigned_s
 from fleetcraft.telemetry.logger.csv_file import CsvFile, Place, prepare_folder
 from fleetcraft.telemetry.logger.driver_thread import DriverThread
+from fleetcraft.telemetry.logger.earlier import gpus_before
 from fleetcraft.telemetry.logger.gpu_watch import DRAIN_S, GpuWatch, Look
 from fleetcraft.telemetry.logger.host import HostReader
 from fleetcraft.telemetry.logger.row_writer import RowWriter, stamp
@@ -266,7 +267,8 @@ def run_logger(
 def _open_session(settings: LoggerSettings, known: list[Device]) -> Session:
     allowed = None if settings.all_gpus else os.environ.get("CUDA_VISIBLE_DEVICES")
     wanted = None if allowed is None else valid_entries(allowed)
-    return Session.open(wanted, known=known, interval_s=settings.interval_s)
+    earlier = gpus_before(settings.folder, settings.node, settings.job)
+    return Session.open(wanted, known=known, earlier=earlier, interval_s=settings.interval_s)
 
 
 def _leave_stuck_threads() -> None:
