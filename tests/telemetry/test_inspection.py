@@ -116,6 +116,17 @@ def test_a_shorter_interval_does_not_make_gaps_shorter(tmp_path: Path) -> None:
     assert shape_of(tmp_path)["gaps"]["count"] == 0
 
 
+def test_a_logger_that_samples_every_half_second_has_logged_nothing_twice(tmp_path: Path) -> None:
+    at_s = [0, 0.5, 0.999, 1.5, 1.6, 2, 2.5]
+    write_ours(tmp_path, [our_row(at) for at in at_s], sidecar={"interval_s": 0.5})
+    found = shape_of(tmp_path)
+    assert (found["rows"], found["double_logged_rows"], found["dedup"]["rows"]) == (7, 1, 6)
+    # A file that does not say how far its rows are apart is read as the archives are.
+    (tmp_path / "alone").mkdir()
+    write_ours(tmp_path / "alone", [our_row(at) for at in at_s])
+    assert shape_of(tmp_path / "alone")["double_logged_rows"] == 6
+
+
 def test_steps_are_those_of_each_gpu_of_a_file(tmp_path: Path) -> None:
     rows = [our_row(at + gpu / 1000, gpu) for at in (0, 30, 60) for gpu in range(8)]
     write_ours(tmp_path, rows)

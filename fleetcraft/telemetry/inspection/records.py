@@ -93,7 +93,7 @@ class Energy(msgspec.Struct, kw_only=True):
 
 
 class Dedup(msgspec.Struct, kw_only=True):
-    """Samples without those less than a second after the last that was kept, in order of time."""
+    """Samples without those that were logged twice, in order of time; see `TimeOrder`."""
 
     rows: int = 0
     util_sum: float = 0.0
@@ -175,6 +175,17 @@ class FileReport(msgspec.Struct, kw_only=True):
         return round(self.gap_s * SECOND_US)
 
     @property
+    def same_us(self) -> int:
+        """Samples nearer than this are one that was logged twice: 1 s, or half an interval.
+
+        Half an interval where the sidecar tells it and that is less; as windows count, too.
+        """
+        sidecar = self.source.sidecar
+        if sidecar is None or sidecar.interval_s is None:
+            return SECOND_US
+        return min(SECOND_US, round(sidecar.interval_s * SECOND_US / 2))
+
+    @property
     def unfinished(self) -> bool:
         """Whether its logger has not said that it stopped: it runs still, or it died."""
         return self.source.sidecar is not None and self.source.sidecar.ended_at is None
@@ -189,7 +200,7 @@ class Inspection(msgspec.Struct, kw_only=True):
         refused: The others, ``(path, reason)``.
         gpus: Different GPUs; a file that names none has one, if it has samples.
         slices: Different slices of GPUs.
-        across_files: Samples less than a second after one of the same GPU in another file.
+        across_files: Samples too near after one of the same GPU in another file; see `TimeOrder`.
         dedup: Over all of them.
         energy: Over all of them.
         problems: What else went wrong.

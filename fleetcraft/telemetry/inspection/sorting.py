@@ -40,8 +40,8 @@ class Member:
     def __init__(self, report: FileReport, number: int) -> None:
         self.report = report
         self.number = number
-        self.steps = FileOrder(report.gap_us)
-        self.order: TimeOrder | None = TimeOrder(report.gap_us)
+        self.steps = FileOrder(report.gap_us, report.same_us)
+        self.order: TimeOrder | None = TimeOrder(report.gap_us, report.same_us)
 
     def take(self, chunk: Chunk, which: slice | Ints) -> None:
         """Takes the next samples."""
@@ -82,6 +82,11 @@ class Group(NamedTuple):
         """The longest of its files' gaps."""
         return max(member.report.gap_us for member in self.members)
 
+    @property
+    def same_us(self) -> int:
+        """The shortest of its files' distances below which two samples are one."""
+        return min(member.report.same_us for member in self.members)
+
 
 def groups_of(members: list[Member]) -> list[Group]:
     """One group for each GPU and stretch of time in which files overlap."""
@@ -118,7 +123,7 @@ def put_in_order(groups: list[Group], problems: list[str]) -> Iterator[tuple[Gro
         else:
             again.append(group)
     for batch in _batches(again):
-        orders = [TimeOrder(group.gap_us) for group in batch]
+        orders = [TimeOrder(group.gap_us, group.same_us) for group in batch]
         try:
             for begin_us, end_us in _cuts(batch):
                 _take(batch, orders, begin_us, end_us)

@@ -20,17 +20,19 @@ class FileOrder:
 
     Args:
         gap_us: A step from this on is a gap.
+        same_us: Samples nearer than this are one that was logged twice.
 
     Attributes:
         rows: Samples.
         first_us, last_us: Earliest and latest; None without samples.
-        double_logged: Samples less than a second after the one before, earlier ones among them.
+        double_logged: Samples nearer than that after the one before, earlier ones among them.
         back_steps: Samples earlier than the one before.
         gaps, biggest_gap_us: How many, and the biggest, 0 without one.
     """
 
-    def __init__(self, gap_us: int) -> None:
+    def __init__(self, gap_us: int, same_us: int = SECOND_US) -> None:
         self._gap_us = gap_us
+        self._same_us = same_us
         self._before_us: int | None = None
         self.rows = 0
         self.first_us: int | None = None
@@ -50,7 +52,7 @@ class FileOrder:
         self.last_us = last_us if self.last_us is None else max(self.last_us, last_us)
         self._before_us = int(t_us[-1])
         self.rows += len(t_us)
-        self.double_logged += int((steps_us < SECOND_US).sum())
+        self.double_logged += int((steps_us < self._same_us).sum())
         self.back_steps += int((steps_us < 0).sum())
         gaps_us = steps_us[steps_us >= self._gap_us]
         self.gaps += len(gaps_us)
@@ -62,20 +64,22 @@ class TimeOrder:
 
     Args:
         gap_us: A step of power readings from this on is left out of the energy.
+        same_us: Samples nearer than this are one that was logged twice.
 
     Attributes:
-        kept: Samples without those less than a second after the last that was kept.
+        kept: Samples without those nearer than that after the last that was kept.
         kept_util_sum, kept_with_util, kept_active: Of those with a utilization: its sum in
             percent, how many, and how many are at 5 percent and above.
-        across_files: Samples less than a second after one of another file.
+        across_files: Samples nearer than that after one of another file.
         counter_j, counter_us, counter_resets: Energy by the driver's counter, the time that it
             covers, and how often it fell.
         trapezoid_j, trapezoid_us: Energy by power readings where no counter covers the time.
         power_j, power_us: The same over the whole time, to compare.
     """
 
-    def __init__(self, gap_us: int) -> None:
+    def __init__(self, gap_us: int, same_us: int = SECOND_US) -> None:
         self._gap_us = gap_us
+        self._same_us = same_us
         self._last: tuple[int, int] | None = None  # time, file
         self._kept_us: int | None = None
         self._power: tuple[int, float] | None = None
@@ -125,16 +129,16 @@ class TimeOrder:
     # ------------------------------------------------------------------------ double logging
 
     def _keep(self, t_us: Ints) -> Bools:
-        """Which samples are a second and more after the last that was kept [N]."""
+        """Which samples are not too near after the last that was kept [N]."""
         far: Bools = np.ones(len(t_us), dtype=bool)
-        before_us = t_us[0] - SECOND_US if self._last is None else self._last[0]
-        far[:] = np.diff(t_us, prepend=before_us) >= SECOND_US
+        before_us = t_us[0] - self._same_us if self._last is None else self._last[0]
+        far[:] = np.diff(t_us, prepend=before_us) >= self._same_us
         keep = far.copy()
         kept_us = self._kept_us
         for row in np.flatnonzero(~far).tolist():
             if row and keep[row - 1]:
                 kept_us = int(t_us[row - 1])
-            if kept_us is None or int(t_us[row]) - kept_us >= SECOND_US:
+            if kept_us is None or int(t_us[row]) - kept_us >= self._same_us:
                 keep[row] = True
         if keep.any():
             self._kept_us = int(t_us[np.flatnonzero(keep)[-1]])
@@ -142,9 +146,9 @@ class TimeOrder:
 
     def _count_across(self, t_us: Ints, file: Ints) -> None:
         if self._last is None:
-            near, other = np.diff(t_us) < SECOND_US, np.diff(file) != 0
+            near, other = np.diff(t_us) < self._same_us, np.diff(file) != 0
         else:
-            near = np.diff(t_us, prepend=self._last[0]) < SECOND_US
+            near = np.diff(t_us, prepend=self._last[0]) < self._same_us
             other = np.diff(file, prepend=self._last[1]) != 0
         self.across_files += int((near & other).sum())
 
