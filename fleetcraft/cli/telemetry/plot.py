@@ -114,7 +114,7 @@ class _Drawing:
         """Draws one figure, or keeps the reason why there is none."""
         try:
             draw()
-        except (ConfigError, DataError, _NothingToDraw) as error:
+        except (ConfigError, DataError, NothingToDrawError) as error:
             self._errors[figure] = error
 
     def report(self) -> int:
@@ -183,7 +183,7 @@ class _Drawing:
 
         log = read_controller_logs(logs, since_s=self._since_s, until_s=self._until_s)
         if not log.points and not log.summaries:
-            raise _NothingToDraw(
+            raise NothingToDrawError(
                 f"nothing to draw of {' and '.join(logs)}: none of {plural(log.lines, 'line')} is "
                 "a reading or a summary of a controller in this time",
                 rejected=log.rejected,
@@ -211,7 +211,7 @@ class _Drawing:
             until_s=self._until_s,
         )
         if not mfu.families:
-            raise _NothingToDraw(
+            raise NothingToDrawError(
                 f"no MFU to draw: no task reported forward calls in {forwards_folder(folder)} that "
                 f"belong to a run ({plural(mfu.unmatched_calls, 'call')} of no known run)",
                 unmatched_calls=mfu.unmatched_calls,
@@ -264,11 +264,11 @@ class _Drawing:
         return self._out
 
 
-class _NothingToDraw(FleetError):
+class NothingToDrawError(FleetError):
     """What was read is well, and holds nothing that a figure could show."""
 
 
-def _nothing(found: Any, place: str) -> _NothingToDraw:
+def _nothing(found: Any, place: str) -> NothingToDrawError:
     words = f"nothing to draw: no sample of a GPU in {plural(found.files, 'file')} of {place}"
     if found.since_s is not None or found.until_s is not None:
         words += " in this span of time"
@@ -279,7 +279,7 @@ def _nothing(found: Any, place: str) -> _NothingToDraw:
         words += f"; {plural(hosts, 'row')} of hosts without a GPU"
     if found.unread:
         words += f"; {plural(len(found.unread), 'file')} could not be read"
-    return _NothingToDraw(
+    return NothingToDrawError(
         words,
         hint="fleetcraft telemetry inspect says what is in the files",
         files=found.files,
