@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fleetcraft.identity import Owner
@@ -61,6 +62,19 @@ def mfu(
 def only(found: Mfu) -> FamilyMfu:
     (family,) = found.families
     return family
+
+
+@pytest.mark.parametrize(("slots", "job", "gpu_s"), [(1, "7", 600), (2, "7", None), (1, "8", None)])
+def test_a_task_with_the_whole_node_has_the_gpus_that_the_logger_of_its_job_saw(
+    slots: int, job: str, gpu_s: float | None
+) -> None:
+    worker = Presence(
+        spool="outer", host="n1", job="7", lease="7.0.t", start_s=0, slots=slots, gpus=0
+    )
+    logged = msgspec.structs.replace(facts(A100, A100), job=job)
+    family = only(mfu([call(600 * PEAK * 0.4)], [run(gpus=())], [logged], [worker]))
+    assert family.gpu_s == gpu_s
+    assert family.mfu == (None if gpu_s is None else pytest.approx(0.4))
 
 
 def test_flops_over_seconds_times_gpus_times_peak() -> None:

@@ -203,7 +203,11 @@ class _Names:
         self._workers = {worker.lease: worker for worker in workers}
         self._by_uuid: dict[str, str] = {}
         self._of_host: dict[str, set[str]] = {}
+        self._counts: dict[tuple[str, str], int] = {}
         for facts in sources:
+            place = facts.node, facts.job
+            count = facts.expected_gpus or len(facts.gpus)
+            self._counts[place] = max(count, self._counts.get(place, 0))
             for gpu in facts.gpus:
                 self._by_uuid[gpu.uuid] = gpu.name
                 self._of_host.setdefault(facts.node, set()).add(gpu.name)
@@ -215,9 +219,11 @@ class _Names:
         if gpus:
             return [self._by_uuid.get(uuid) or only for uuid in gpus]
         worker = self._workers.get(run.lease)
-        if worker is None or worker.slots != 1 or not worker.gpus:
+        if worker is None or worker.slots != 1:
             return None
-        return [only] * worker.gpus
+        # A worker outside Slurm cannot count them; the logger of its job has looked.
+        count = worker.gpus or self._counts.get((run.host, run.job), 0)
+        return [only] * count or None
 
 
 def _family(name: str, family: _Family) -> FamilyMfu:
