@@ -94,6 +94,14 @@ def test_a_place_that_cannot_be_written_is_an_error(folder: Path, tmp_path: Path
         frozen(folder, tmp_path / "nowhere" / "w.json")
 
 
+def test_a_source_whose_name_is_no_text_is_refused_in_words(tmp_path: Path, folder: Path) -> None:
+    (first, *_) = folder.glob("*.csv")
+    first.rename(first.with_name("n\udcff.csv"))
+    with pytest.raises(DataError, match="name is no text.*nothing was written"):
+        frozen(folder, tmp_path / "w.json")
+    assert not (tmp_path / "w.json").exists()
+
+
 def test_no_path_of_this_machine_is_in_it(folder: Path, tmp_path: Path) -> None:
     (folder / "bad_job7_20270115T070000Z.csv").mkdir()
     elsewhere = tmp_path / "elsewhere"

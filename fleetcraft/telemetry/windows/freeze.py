@@ -142,7 +142,7 @@ def freeze(path: str, summary: Summary, evidence: Evidence, folder: str) -> int:
             hint="freeze shorter windows with --window",
             rows=rows,
         )
-    data = encode(frozen_of(path, summary, evidence, folder))
+    data = _encoded(path, frozen_of(path, summary, evidence, folder))
     try:
         if put_if_absent(FileSystem(), os.path.abspath(path), data):
             return len(data)
@@ -157,6 +157,18 @@ def freeze(path: str, summary: Summary, evidence: Evidence, folder: str) -> int:
         hint="name another file, or fleetcraft telemetry verify that one",
         path=path,
     )
+
+
+def _encoded(path: str, frozen: Frozen) -> bytes:
+    try:
+        return encode(frozen)
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"cannot freeze the window to {path}: a file's name is no text: {error.object!r:.200}; "
+            "nothing was written",
+            hint="give the file a name in UTF-8",
+            path=path,
+        ) from error
 
 
 def frozen_of(path: str, summary: Summary, evidence: Evidence, folder: str) -> Frozen:
