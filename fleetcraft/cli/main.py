@@ -114,6 +114,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if args is None else args)
     session = Session(json=_asks_for_json(words))
+    _open_closed_streams()
     _make_streams_tolerant()
     try:
         code = _call(words, session)
@@ -148,6 +149,14 @@ def _asks_for_json(words: list[str]) -> bool:
     """Whether ``--json`` is among the options, known before they are parsed: parsing may fail."""
     end = words.index("--") if "--" in words else len(words)
     return "--json" in words[:end]
+
+
+def _open_closed_streams() -> None:
+    # Who closes them wants no output; a descriptor of that number could become any other file.
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _make_streams_tolerant() -> None:

@@ -196,6 +196,20 @@ def test_a_reader_that_goes_away_is_no_error(fleet: Fleet) -> None:
     assert called.stderr == ""
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_defect(fleet: Fleet, closed: str) -> None:
+    for words in (["status"], ["show", "nosuch"]):
+        called = subprocess.run(
+            ["bash", "-c", f'"$@" {closed}', "bash", *fleet.command(*words)],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert called.returncode in (0, 5)
+        assert "defect" not in called.stderr
+
+
 def test_a_full_disk_under_stdout_is_one_sentence(fleet: Fleet) -> None:
     with open("/dev/full", "w") as full:
         called = fleet.process("status", stdout=full)
