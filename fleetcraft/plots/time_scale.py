@@ -27,6 +27,7 @@ _STEPS_S = (
     86400, 172800, 432000, 864000, 2592000, 7776000, 31104000,
 )  # fmt: skip
 _DAY_S = 86400.0
+_LAST_S = 253_402_300_800.0  # the end of the year 9999
 _DATE_CHARS = 6
 
 
@@ -120,7 +121,8 @@ class TimeScale:
         self, start_s: float, end_s: float, left: float, step_s: float
     ) -> list[tuple[float, float]]:
         first_s = math.ceil(start_s / step_s) * step_s
-        times = np.arange(first_s, end_s, step_s)
+        # A clock can be so wrong that the axis ends where no calendar goes.
+        times = np.arange(first_s, min(end_s, _LAST_S), step_s)
         if not len(times):
             times = np.array([start_s])
         return [(left + t_s - start_s, float(t_s)) for t_s in times]

@@ -311,6 +311,15 @@ def test_ticks_have_room_and_say_their_date_once_a_day(length_s: float) -> None:
     assert len(dates) == len(set(dates))
 
 
+def test_clocks_that_are_wrong_by_millennia_are_drawn(folder: Path, draw: Draw) -> None:
+    rows = ["2026/07/10 00:00:00.000,1,100,50,100", "9999/12/31 23:59:59.999,1,100,50,100",
+            "0001/01/01 00:00:00.000,1,100,50,100"]  # fmt: skip
+    text = "timestamp,mem_used_mib,mem_total_mib,util_pct,power_w\n" + "\n".join(rows) + "\n"
+    (folder / "a.csv").write_text(text)
+    _, made = draw(folder)
+    assert "utilization" in made.panels
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(0.4, "0 s"), (59, "59 s"), (60, "1 min"), (200, "3 min 20 s"), (18720, "5 h 12 min"),
