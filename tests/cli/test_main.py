@@ -204,6 +204,7 @@ def test_closed_streams_are_no_defect(fleet: Fleet, closed: str) -> None:
             env=environment(),
             capture_output=True,
             text=True,
+            check=False,
             timeout=60,
         )
         assert called.returncode in (0, 5)
