@@ -31,10 +31,12 @@ def test_a_window_that_holds_is_verified_with_its_sources(fleet: Fleet, window: 
 
 
 def test_sources_that_are_not_there_are_said_in_words(fleet: Fleet, window: Path) -> None:
+    moved = (fleet.root / "telemetry").rename(fleet.root / "moved")
     called = fleet.bare("telemetry", "verify", str(window))
     assert called.code == 0
     assert "sources: not found" in called.out
-    folder = str(fleet.root / "telemetry")
+    assert "--sources" in called.out
+    folder = str(moved)
     value = fleet.bare("telemetry", "verify", str(window), "--sources", folder, "--json").json
     assert value["schema"] == "fleetcraft.telemetry_verification/1"
     assert (value["verdict"], value["sources"], value["sources_checked"]) == (

@@ -108,7 +108,7 @@ def test_no_path_of_this_machine_is_in_it(folder: Path, tmp_path: Path) -> None:
     elsewhere.mkdir()
     path = elsewhere / "w.json"
     value = frozen(folder, path, spools={"outer": str(tmp_path / "taskq")})
-    assert value["folder"] == ""
+    assert value["folder"] == "../telemetry"
     assert value["summary"]["queue"]["problems"]
     assert value["refused"] == [["bad_job7_20270115T070000Z.csv", "not a regular file"]]
     assert str(tmp_path) not in path.read_text()
@@ -117,6 +117,10 @@ def test_no_path_of_this_machine_is_in_it(folder: Path, tmp_path: Path) -> None:
 def test_a_folder_below_its_own_is_told_by_its_way_from_there(folder: Path, tmp_path: Path) -> None:
     assert frozen(folder, tmp_path / "w.json")["folder"] == "telemetry"
     assert frozen(folder, folder / "w.json")["folder"] == "."
+
+
+def test_a_folder_that_shares_nothing_but_the_root_is_not_told(folder: Path) -> None:
+    assert freezing._way(str(folder), "/proc/self") == ""
 
 
 def test_a_window_of_too_many_rows_is_refused_before_anything_is_written(

@@ -1,7 +1,7 @@
 """A window frozen with its evidence: one JSON file from which its summary can be computed again.
 
 Writes it, and reads it back as evidence; whether it holds is `verify`'s to say. Invariant: a frozen
-window is never replaced by another, and holds no path outside the folder that was summed up.
+window is never replaced by another, and holds no absolute path.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A frozen window.
 
     Attributes:
-        folder: The folder that was summed up, if it is this file's own or lies below it; else
-            empty.
+        folder: The way from this file's own folder to the one that was summed up, where they have a
+            folder above both; else empty.
         digest: SHA-256 of the rest in a canonical form: whether anything was changed by hand.
     """
 
@@ -179,7 +179,7 @@ def frozen_of(path: str, summary: Summary, evidence: Evidence, folder: str) -> F
         kind=KIND,
         schema_version=SCHEMA_VERSION,
         fleetcraft=__version__,
-        folder=_below(folder, os.path.dirname(os.path.abspath(path))),
+        folder=_way(folder, os.path.dirname(os.path.abspath(path))),
         window=evidence.window,
         thresholds=dict(THRESHOLDS),
         summary=value_of(summary),
@@ -196,9 +196,9 @@ def frozen_of(path: str, summary: Summary, evidence: Evidence, folder: str) -> F
     )
 
 
-def _below(folder: str, base: str) -> str:
-    relative = os.path.relpath(os.path.realpath(folder), os.path.realpath(base))
-    return "" if relative == ".." or relative.startswith("../") else relative
+def _way(folder: str, base: str) -> str:
+    folder, base = os.path.realpath(folder), os.path.realpath(base)
+    return "" if os.path.commonpath([folder, base]) == "/" else os.path.relpath(folder, base)
 
 
 def _observed(series: Series) -> Observations:

@@ -149,9 +149,10 @@ def _frozen(path: str, value: Mapping[str, Any]) -> Frozen:
     for facts in frozen.sources:
         if facts.path != os.path.basename(facts.path) or facts.path in ("", ".", ".."):
             raise _malformed(path, f"it names a source outside its folder: {facts.path!r}")
-    inside = os.path.normpath(frozen.folder or ".")
-    if os.path.isabs(inside) or inside.split("/")[0] == "..":
-        raise _malformed(path, f"it names a folder outside its own: {frozen.folder!r}")
+    if os.path.isabs(frozen.folder):
+        raise _malformed(
+            path, f"it names a folder that is not told from its own: {frozen.folder!r}"
+        )
     if not frozen.window.has_dates:
         raise _malformed(path, "its window is no span of time")
     return frozen
