@@ -59,13 +59,16 @@ class Pseudonyms:
         self._names: dict[str, dict[str, str]] = {}
 
     def __call__(self, kind: str, name: str) -> str:
-        """The name that stands for this one: ``host01``, ``job02``, ``GPU-0003``."""
+        """The name that stands for this one: ``host01``, ``GPU-0003``; a job gets a number, ``02``."""
         if not self.on or not name:
             return name
         names = self._names.setdefault(kind, {})
-        digits = 4 if kind.isupper() else 2
-        dash = "-" if kind.isupper() else ""
-        return names.setdefault(name, f"{kind}{dash}{len(names) + 1:0{digits}d}")
+        number = len(names) + 1
+        if kind == "job":
+            return names.setdefault(name, f"{number:02d}")
+        return names.setdefault(
+            name, f"{kind}-{number:04d}" if kind.isupper() else f"{kind}{number:02d}"
+        )
 
     def count(self, kind: str) -> int:
         """How many of a kind were met."""

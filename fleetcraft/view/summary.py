@@ -148,6 +148,9 @@ def _depths(depths: Depths) -> str:
         first, last = depths.first[state], depths.last[state]
         change = str(last) if first == last else f"{first} to {last}"
         mean = f" (mean {depths.mean[state]:.1f})" if depths.mean.get(state) else ""
+        most = depths.most.get(state, 0)
+        if most > max(first, last):
+            mean = f" (mean {depths.mean[state]:.1f}, at most {most})"
         parts.append(f"{state} {change}{mean}")
     return ", ".join(parts)
 

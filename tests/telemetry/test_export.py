@@ -75,7 +75,7 @@ def test_hosts_jobs_and_gpus_are_renamed_and_the_numbers_stay(tmp_path: Path) ->
     source(tmp_path / "in", row(), row(util_pct=3, gpu_uuid="GPU-b"))
     done = export(str(tmp_path / "in"), str(tmp_path / "out"), anonymize=True)
     (file,) = done.files
-    assert file.name == "host01_jobjob01_20261130T020000Z.csv"
+    assert file.name == "host01_job01_20261130T020000Z.csv"
     assert (done.hosts, file.rows, file.left_out) == (1, 2, {})
     text = all_text(tmp_path / "out")
     assert SECRET not in text
@@ -100,8 +100,8 @@ def test_one_gpu_in_two_files_keeps_one_new_name(tmp_path: Path) -> None:
     export(str(tmp_path / "in"), str(tmp_path / "out"), anonymize=True)
     copies = sorted((tmp_path / "out").glob("*.csv"))
     assert [copy.name.split("_")[:2] for copy in copies] == [
-        ["host01", "jobjob01"],
-        ["host01", "jobjob02"],
+        ["host01", "job01"],
+        ["host01", "job02"],
     ]
     assert all("GPU-0001" in copy.read_text() for copy in copies)
 

@@ -260,6 +260,24 @@ def test_no_utilization_stands_without_how_much_work_there_was(
     assert work.words == "inner spool 3 pending, 1 running"
 
 
+def test_what_ran_between_two_notes_of_the_depth_is_not_missed(
+    folder: Path, tmp_path: Path
+) -> None:
+    inner = make_spool(tmp_path / "taskq_gpu")
+    launch = Launch(inner, T, gpus=1).write("arrive", T + 1, slots=2, gpus=1)
+    launch.write("depth", T + 1, **depth(pending=3))
+    launch.run("one", T + 2, T + 32, number=1)
+    launch.run("two", T + 2, T + 62, number=2)
+    launch.run("three", T + 32, T + 62, number=3)  # in the place of the first, at once
+    launch.write("depth", T + 63, **depth(done=3))
+    launch.write("leave", T + 63, reason="nothing to claim")
+    write_file(folder, "n1", lines(WHOLE, 10, util_pct=0))
+    depths = summed(folder, spools={"inner": inner.paths.root}).queue.spools["inner"]
+    assert depths.most["running"] == 2
+    assert depths.mean["running"] == pytest.approx(120 / 300)
+    assert (depths.first["running"], depths.last["running"]) == (0, 0)
+
+
 def test_an_old_depth_says_how_old_it_is(folder: Path, tmp_path: Path) -> None:
     inner = make_spool(tmp_path / "taskq_gpu")
     Launch(inner, T - 4000).write("depth", T - 900, **depth(pending=2))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from fleetcraft.telemetry.journals import seconds
-from fleetcraft.telemetry.queue import SPOOLS, Depth, Presence, Queue
+from fleetcraft.telemetry.queue import SPOOLS, Depth, Presence, Queue, Run
 from fleetcraft.telemetry.windows.series import SourceFacts
 from fleetcraft.units import format_seconds
 
@@ -29,7 +29,10 @@ class Depths(msgspec.Struct, frozen=True, kw_only=True):
         first: By state: the last before the window, else the first in it.
         last: The last one up to the window's end.
         last_age_s: How long before the end that was.
-        mean: Over the events of the window, each counted once.
+        mean: Over the events of the window, each counted once; of ``running`` over time, from the
+            starts and ends of tasks, which depths noted every half minute would miss.
+        least: Over the events of the window.
+        most: Likewise; of ``running`` at least what ran at the same time.
     """
 
     events: int = 0
@@ -85,10 +88,12 @@ def work_of(queue: Queue | None, start_s: float, end_s: float) -> Work:
     if not queue.journals + queue.passed_over:
         return Work(problems=problems)
     spools = {}
+    until = {worker.lease: worker.last_s for worker in queue.workers}
     for spool in SPOOLS:
         of_spool = [depth for depth in queue.depths if depth.spool == spool]
         if depths := _depths(of_spool, start_s, end_s):
-            spools[spool] = depths
+            runs = [run for run in queue.runs if run.spool == spool]
+            spools[spool] = _with_running(depths, runs, until, (start_s, end_s))
     there = {worker.lease for worker in queue.workers if worker.overlaps(end_s, end_s)}
     running = sum(
         run.start_s <= end_s and (run.end_s > end_s if run.end_s else run.lease in there)
@@ -131,6 +136,38 @@ def _depths(depths: Sequence[Depth], start_s: float, end_s: float) -> Depths | N
         mean={state: sum(found) / len(found) for state, found in values.items() if found},
         least={state: min(found) for state, found in values.items() if found},
         most={state: max(found) for state, found in values.items() if found},
+    )
+
+
+def _with_running(
+    depths: Depths,
+    runs: Iterable[Run],
+    until: Mapping[str, float | None],
+    span: tuple[float, float],
+) -> Depths:
+    """The same, with what starts and ends of tasks say of those that ran.
+
+    A run whose end nobody has told counts as long as its worker was there.
+    """
+    start_s, end_s = span
+    steps: list[tuple[float, int]] = []
+    for run in runs:
+        told_s = until.get(run.lease) if run.end_s is None else run.end_s
+        begun_s = max(start_s, run.start_s)
+        ended_s = end_s if told_s is None else min(end_s, told_s)
+        if begun_s < ended_s:
+            steps += [(begun_s, 1), (ended_s, -1)]
+    if not steps:
+        return depths
+    total_s = sum(-at_s if step > 0 else at_s for at_s, step in steps)
+    now = most = 0
+    for _, step in sorted(steps):
+        now += step
+        most = max(most, now)
+    return msgspec.structs.replace(
+        depths,
+        mean={**depths.mean, "running": total_s / (end_s - start_s)},
+        most={**depths.most, "running": max(most, depths.most.get("running", 0))},
     )
 
 
