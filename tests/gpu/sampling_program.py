@@ -102,7 +102,10 @@ class Program:
 
     def recount(self) -> Any:
         assert self.session is not None
-        return self.session.recount()
+        count = self.session.recount()
+        if self.session.is_doubtful:
+            self.session.choose([self.session.find(number) for number in range(count or 0)], {})
+        return count
 
     def gone(self) -> Any:
         assert self.session is not None

@@ -303,8 +303,106 @@ def test_a_stuck_gpu_has_rows_with_its_cause_and_the_others_go_on(rig: Rig, fold
     assert logger.rows("event", gpu_uuid=uuid(1)) == []
 
 
+CALLS_OF_A_ROW = (
+    *("handle", "uuid", "index", "name", "pci", "events", "memory", "mig", "util", "samples"),
+    *("field", "power", "energy", "temp", "clock", "throttle", "ecc"),
+)
+
+
+@pytest.mark.parametrize("call", CALLS_OF_A_ROW)
+def test_a_gpu_that_is_stuck_before_the_first_row_costs_the_others_none(
+    rig: Rig, folder: Path, call: str
+) -> None:
+    rig.record_calls()
+    rig.update({"gpus": 4, f"gpu.1.hang.{call}": "inf"})
+    if call == "power":  # the plain call is for cards that lack these fields
+        rig.set("gpu.1.error.field", 3)
+    others = {uuid(0), uuid(2), uuid(3)}
+    with RunningLogger(folder, rig.env(), deadline_s=DEADLINE_S) as logger:
+        stuck = logger.await_rows(3, "gpu", gpu_index="1", status="timeout")
+        calls = {call: count for call, count in rig.calls().items() if call.endswith("gpu.1")}
+        logger.await_rows(3, "gpu", gpu_index="1", status="timeout")
+        after = {call: count for call, count in rig.calls().items() if call.endswith("gpu.1")}
+        assert after == calls  # nothing calls into it while it is stuck
+        seen = logger.rows("gpu")
+        known = {gpu["uuid"] for gpu in logger.sidecar["gpus"] if gpu["index"] != 1}
+        assert known == others
+
+        rig.unset(f"gpu.1.hang.{call}")
+        logger.await_rows(2, "gpu", gpu_uuid=uuid(1), status="ok")
+        until(lambda: logger.sidecar["gpus"][1]["mem_total_mib"] is not None)
+        logger.end()
+    assert {row["gpu_uuid"] for row in seen[:4]} - {""} >= others
+    assert {row["status"] for row in seen if row["gpu_uuid"] in others} == {"ok"}
+    assert {row["gpu_uuid"] for row in stuck} == {"" if call in ("handle", "uuid") else uuid(1)}
+    assert "a call has not returned for" in stuck[0]["detail"]
+    assert logger.rows("heartbeat") == logger.rows("host") == []
+    gpu = logger.sidecar["gpus"][1]
+    assert (gpu["uuid"], gpu["pci_bus_id"], gpu["index"]) == (uuid(1), "00000000:02:00.0", 1)
+    assert (gpu["name"], gpu["mem_total_mib"]) == ("NVIDIA A100-SXM4-40GB", 40960.0)
+    told = [row["detail"] for row in logger.rows("event", gpu_index="1")]
+    assert told[0] == "GPU 1 does not answer: a call has not returned"
+    assert told[1].startswith("GPU 1: a call returned after ")
+    assert told[-1] == "GPU 1 is back; before that it does not answer: a call has not returned"
+
+
+@pytest.mark.parametrize("call", ["handle", "uuid"])
+def test_a_wanted_gpu_that_may_be_the_one_that_is_stuck_is_not_asked_by_another_way(
+    rig: Rig, folder: Path, call: str
+) -> None:
+    rig.record_calls()
+    rig.update({"gpus": 3, f"gpu.1.hang.{call}": "inf"})
+    env = {**rig.env(), "CUDA_VISIBLE_DEVICES": f"{uuid(0)},{uuid(1)}"}
+    with RunningLogger(folder, env, deadline_s=DEADLINE_S) as logger:
+        logger.await_rows(3, "gpu", gpu_uuid=uuid(1), status="timeout")
+        calls = [one for one in rig.calls().elements() if one.endswith("gpu.1")]
+        assert len(calls) == (1 if call == "handle" else 2)
+        rig.unset(f"gpu.1.hang.{call}")
+        logger.await_rows(2, "gpu", gpu_uuid=uuid(1), gpu_index="1", status="ok")
+        logger.end()
+    assert {row["gpu_uuid"] for row in logger.rows("gpu")} == {uuid(0), uuid(1)}
+    assert {row["status"] for row in logger.rows("gpu", gpu_uuid=uuid(0))} == {"ok"}
+    assert [gpu["index"] for gpu in logger.sidecar["gpus"]] == [0, 1]
+
+
+def test_two_gpus_that_are_stuck_from_the_start_come_back_one_by_one(
+    rig: Rig, folder: Path
+) -> None:
+    rig.update({"gpus": 3, "gpu.1.hang.handle": "inf", "gpu.2.hang.memory": "inf"})
+    with RunningLogger(folder, rig.env(), deadline_s=DEADLINE_S) as logger:
+        logger.await_rows(2, "gpu", gpu_index="1", status="timeout")
+        logger.await_rows(2, "gpu", gpu_index="2", status="timeout")
+        rig.unset("gpu.1.hang.handle")
+        logger.await_rows(2, "gpu", gpu_uuid=uuid(1), status="ok")
+        logger.await_rows(2, "gpu", gpu_uuid=uuid(2), status="timeout")
+        rig.unset("gpu.2.hang.memory")
+        logger.await_rows(2, "gpu", gpu_uuid=uuid(2), status="ok")
+        logger.end()
+    assert {row["status"] for row in logger.rows("gpu", gpu_index="0")} == {"ok"}
+
+
+def test_a_slice_whose_gpu_is_stuck_from_the_start_has_rows_too(rig: Rig, folder: Path) -> None:
+    rig.set("gpu.1.mig", 2)
+    with RunningLogger(folder, rig.env(), samples=1) as logger:
+        logger.process.communicate(timeout=60)
+    wanted = logger.rows("mig")[0]["mig_uuid"]
+    logger.files[0].unlink()
+    rig.set("gpu.1.hang.handle", "inf")
+    env = {**rig.env(), "CUDA_VISIBLE_DEVICES": wanted}
+    with RunningLogger(folder, env, deadline_s=DEADLINE_S) as logger:
+        logger.await_rows(3, "mig", mig_uuid=wanted, status="timeout")
+        assert logger.rows("gpu") == []  # nothing is known of it but its slice
+        rig.unset("gpu.1.hang.handle")
+        logger.await_rows(2, "mig", mig_uuid=wanted, gpu_uuid=uuid(1), status="mig")
+        logger.end()
+
+
 @pytest.mark.parametrize(
-    "what", ["gpu.0.hang.samples", "gpu.0.hang.memory", "hang.init", "hang.count"]
+    "what",
+    [
+        *("gpu.0.hang.samples", "gpu.0.hang.memory", "gpu.0.hang.handle", "gpu.0.hang.all"),
+        *("hang.init", "hang.count"),
+    ],
 )
 def test_term_is_honoured_while_a_call_hangs(rig: Rig, folder: Path, what: str) -> None:
     rig.set(what, "inf")

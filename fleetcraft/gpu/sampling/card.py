@@ -6,6 +6,7 @@ with the identity that was last known, and touches no other GPU.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from fleetcraft.gpu.nvml import Library
 from fleetcraft.gpu.sampling.cells import Cells
 from fleetcraft.gpu.sampling.gauges import Gauges
 from fleetcraft.gpu.sampling.samples import Device, Sample
+from fleetcraft.gpu.sampling.selection import Listed
 from fleetcraft.gpu.sampling.slices import Slices
 from fleetcraft.gpu.sampling.utilization import Fold
 from fleetcraft.gpu.sampling.zero_watch import ZeroWatch
@@ -42,6 +44,7 @@ class Card:
 
     Attributes:
         handle: The driver's handle of it; None while there is none.
+        is_watched: Its XIDs are being told.
         is_absent: The driver does not list it any more.
         gone: The code, after an answer that only a new session can help against; else 0.
     """
@@ -64,21 +67,19 @@ class Card:
         self._slices = Slices(library, slices, host_bytes)
         self._gauges: Gauges | None = None
         self.handle: Any = None
+        self._offered: Any = None
+        self.is_watched = False
         self.is_absent = False
         self.gone = 0
 
-    def connect(self, handle: Any = None) -> int:
+    def connect(self) -> int:
         """Gets the handle, by UUID where that is known, and reads what the GPU is called.
-
-        Args:
-            handle: The handle, where there is one already.
 
         Returns:
             NVML's code; 0 when there is a handle.
         """
-        code = 0
-        if handle is None:
-            code, handle = self._find()
+        handle, self._offered = self._offered, None
+        code, handle = self._find() if handle is None else (0, handle)
         self.known = msgspec.structs.replace(self.known, status=_why_no_handle(code))
         if code:
             self._note(code)
@@ -109,6 +110,39 @@ class Card:
         )
         self._names = _names(self.known)
 
+    def offer(self, handle: Any) -> None:
+        """Gives it a handle to begin with, instead of asking for one."""
+        if self._gauges is None:
+            self._offered = handle
+
+    def is_same(self, device: Device) -> bool:
+        """Whether a device is this one, by UUID, or by what there is while that is not known."""
+        known = self.known
+        if known.uuid and device.uuid:
+            return known.uuid == device.uuid
+        if known.index is not None or device.index is not None:
+            return known.index == device.index
+        return known.mig == device.mig
+
+    def learn(self, device: Device) -> None:
+        """Takes names that were not known before."""
+        known = self.known
+        self.known = msgspec.structs.replace(
+            known,
+            uuid=known.uuid or device.uuid,
+            index=device.index if known.index is None else known.index,
+        )
+        self._names = _names(self.known)
+
+    def note_listed(self, listed: Sequence[Listed]) -> None:
+        """Notes whether the driver lists it. One without a name may be any of those missed."""
+        if self.known.uuid:
+            uuids = {one.uuid for one in listed}
+            is_absent = self.known.uuid not in uuids and "" not in uuids
+            if self.is_absent and not is_absent:
+                self.forget_handle()
+            self.is_absent = is_absent
+
     def forget_handle(self) -> None:
         """Has the next row ask for the GPU anew, as after it was away."""
         self._gauges = None
@@ -117,6 +151,8 @@ class Card:
         """What the GPU is called now, its slices listed anew."""
         if self.is_absent:
             return msgspec.structs.replace(self.known, status=Status.ABSENT)
+        if self._gauges is None:
+            self.connect()
         if self._gauges is not None:
             total_mib = self._gauges.memory.total_mib()
             self._slices.look()

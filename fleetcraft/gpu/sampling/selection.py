@@ -31,17 +31,16 @@ class Choice(NamedTuple):
     slices: tuple[str, ...] | None
 
 
-def list_gpus(library: Library) -> list[Listed]:
-    """The GPUs that the driver lists.
+def count_listed(library: Library) -> int:
+    """How many GPUs the driver lists; looks into none of them.
 
     Raises:
         DriverError: It cannot say how many there are.
     """
     try:
-        count = library.binding.nvmlDeviceGetCount()
+        return int(library.binding.nvmlDeviceGetCount())
     except library.failures as error:
         raise library.refusal("cannot say how many GPUs there are", error) from error
-    return [look_at(library, number) for number in range(count)]
 
 
 def look_at(library: Library, number: int) -> Listed:
@@ -50,9 +49,17 @@ def look_at(library: Library, number: int) -> Listed:
     return Listed(number, handle, "" if code else library.text("nvmlDeviceGetUUID", handle))
 
 
+def find_parent(library: Library, entry: str) -> str:
+    """The UUID of the GPU that a slice is cut from; empty when that cannot be told."""
+    code, handle = library.ask("nvmlDeviceGetHandleByUUID", entry)
+    if code == 0:
+        code, handle = library.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+    return "" if code else library.text("nvmlDeviceGetUUID", handle)
+
+
 def choose(
-    library: Library,
-    listed: list[Listed],
+    listed: Sequence[Listed],
+    parents: Mapping[str, str],
     wanted: Sequence[str] | None,
     known: Sequence[Device],
     earlier: Sequence[Device] = (),
@@ -60,14 +67,14 @@ def choose(
     """The GPUs of the session, by the driver's number, unlisted ones last.
 
     Args:
-        library: The driver's library.
-        listed: What it lists.
+        listed: What the driver lists.
+        parents: The GPU of each wanted slice, as `find_parent` tells it.
         wanted: UUIDs, or their beginnings, of GPUs and slices, or the driver's numbers; None for
             everything that is listed or known.
         known: Devices of an earlier session.
         earlier: Devices of an earlier process; none of them is expected.
     """
-    chosen = _all(listed, known) if wanted is None else _those(library, listed, wanted, known)
+    chosen = _all(listed, known) if wanted is None else _those(listed, parents, wanted, known)
     named = {one.uuid for one in listed} | {choice.device.uuid for choice in chosen}
     before = {d.index: d for d in (*earlier, *known) if d.uuid and d.uuid not in named}
     return [_with_name(choice, before) for choice in chosen]
@@ -81,12 +88,15 @@ def _with_name(choice: Choice, before: Mapping[int | None, Device]) -> Choice:
 
 
 def _those(
-    library: Library, listed: list[Listed], wanted: Sequence[str], known: Sequence[Device]
+    listed: Sequence[Listed],
+    parents: Mapping[str, str],
+    wanted: Sequence[str],
+    known: Sequence[Device],
 ) -> list[Choice]:
     chosen: dict[str, Choice] = {}
     for entry in wanted:
         if entry.startswith("MIG-"):
-            parent = _parent(library, listed, entry, known)
+            parent = _parent(listed, entry, parents.get(entry, ""), known)
             key = parent.device.uuid or entry
             slices = chosen[key].slices if key in chosen else ()
             chosen[key] = parent._replace(slices=None if slices is None else (*slices, entry))
@@ -98,7 +108,7 @@ def _those(
     )
 
 
-def _all(listed: list[Listed], known: Sequence[Device]) -> list[Choice]:
+def _all(listed: Sequence[Listed], known: Sequence[Device]) -> list[Choice]:
     told = {one.uuid for one in listed}
     numbers = {one.number for one in listed}
     missed = [
@@ -124,7 +134,7 @@ def _listed(one: Listed, known: Sequence[Device]) -> Choice:
     return Choice(msgspec.structs.replace(device, index=one.number), one.handle, None)
 
 
-def _named(listed: list[Listed], entry: str, known: Sequence[Device]) -> Choice:
+def _named(listed: Sequence[Listed], entry: str, known: Sequence[Device]) -> Choice:
     if entry.isdecimal():
         found = [one for one in listed if one.number == int(entry)]
         return (
@@ -140,15 +150,10 @@ def _named(listed: list[Listed], entry: str, known: Sequence[Device]) -> Choice:
     return Choice(before or Device(position=0, uuid=entry), None, None)
 
 
-def _parent(library: Library, listed: list[Listed], entry: str, known: Sequence[Device]) -> Choice:
-    """The GPU that a slice is cut from; a device without a name when that cannot be told."""
-    code, handle = library.ask("nvmlDeviceGetHandleByUUID", entry)
-    if code == 0:
-        code, handle = library.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
-    if code == 0:
-        uuid = library.text("nvmlDeviceGetUUID", handle)
-        for one in listed:
-            if uuid and one.uuid == uuid:
-                return _listed(one, known)
+def _parent(listed: Sequence[Listed], entry: str, uuid: str, known: Sequence[Device]) -> Choice:
+    """The GPU that a slice is cut from; one without a name where that is not known."""
+    for one in listed:
+        if uuid and one.uuid == uuid:
+            return _listed(one, known)
     before = next((device for device in known if entry in device.mig), None)
-    return Choice(before or Device(position=0), None, None)
+    return Choice(before or Device(position=0, mig=(entry,)), None, None)

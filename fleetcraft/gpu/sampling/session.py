@@ -7,7 +7,7 @@ other's; only a driver that answers nobody is an error.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,14 @@ from fleetcraft.gpu import causes
 from fleetcraft.gpu.nvml import DriverError, Library, Versions
 from fleetcraft.gpu.sampling.card import Card
 from fleetcraft.gpu.sampling.samples import Device, Event, Sample
-from fleetcraft.gpu.sampling.selection import choose, list_gpus, look_at
+from fleetcraft.gpu.sampling.selection import (
+    Choice,
+    Listed,
+    choose,
+    count_listed,
+    find_parent,
+    look_at,
+)
 from fleetcraft.gpu.status import Status
 
 __all__ = ["Device", "DriverError", "Event", "Sample", "Session", "Versions"]
@@ -31,16 +38,35 @@ class Session:
     """One session with the driver.
 
     All calls may block for as long as the driver likes. Calls for one device must not overlap;
-    those for different devices may.
+    those for different devices may. Whoever sets no deadlines has `inventory` do everything; else
+    `find` each of `count`, `find_parent` each of `wanted_slices`, `choose`, and `describe` each.
+
+    Attributes:
+        count: How many GPUs the driver lists.
+        is_doubtful: Whether what was found may not be so any more: `find` and `choose` again.
     """
 
-    def __init__(self, library: Library, cards: list[Card], count: int) -> None:
+    def __init__(
+        self,
+        library: Library,
+        count: int,
+        *,
+        wanted: Sequence[str] | None,
+        known: Sequence[Device],
+        earlier: Sequence[Device],
+        interval_s: float,
+    ) -> None:
         self._library = library
-        self._cards = cards
-        self._count = count
-        self._events: Any = None
-        self._watched: set[int] = set()
-        self._watch()
+        self._wanted = wanted
+        self._known = known
+        self._earlier = earlier
+        self._interval_s = interval_s
+        self._host_bytes = _host_memory_bytes()
+        self._cards: list[Card] = []
+        self.count = count
+        self.is_doubtful = True
+        code, events = library.ask("nvmlEventSetCreate")
+        self._events: Any = None if code else events
 
     @classmethod
     def open(
@@ -51,7 +77,7 @@ class Session:
         earlier: Sequence[Device] = (),
         interval_s: float = 30.0,
     ) -> Session:
-        """Begins a session.
+        """Begins a session, and counts; looks into no GPU.
 
         Args:
             wanted: Which GPUs and slices, as `nvml.visible_gpus` names them: UUIDs, or the driver's
@@ -68,23 +94,13 @@ class Session:
         """
         library = Library()
         try:
-            listed = list_gpus(library)
+            count = count_listed(library)
         except DriverError:
             library.close()
             raise
-        host_bytes = _host_memory_bytes()
-        cards = []
-        for position, choice in enumerate(choose(library, listed, wanted, known, earlier)):
-            card = Card(
-                library,
-                msgspec.structs.replace(choice.device, position=position),
-                interval_s=interval_s,
-                host_bytes=host_bytes,
-                slices=choice.slices,
-            )
-            card.connect(choice.handle)
-            cards.append(card)
-        return cls(library, cards, len(listed))
+        return cls(
+            library, count, wanted=wanted, known=known, earlier=earlier, interval_s=interval_s
+        )
 
     def close(self) -> None:
         """Ends the session."""
@@ -97,9 +113,83 @@ class Session:
         """What the driver says of itself."""
         return self._library.versions()
 
+    # ---------------------------------------------------------------------------- which GPUs
+
+    @property
+    def wanted_slices(self) -> list[str]:
+        """The slices that are wanted by name."""
+        return [entry for entry in self._wanted or () if entry.startswith("MIG-")]
+
+    def find(self, number: int) -> Listed:
+        """Handle and UUID of one GPU, by the driver's number; a call into this GPU alone."""
+        return look_at(self._library, number)
+
+    def find_parent(self, entry: str) -> str:
+        """The UUID of the GPU of a slice; empty when the driver does not tell it."""
+        return find_parent(self._library, entry)
+
+    def choose(self, listed: Sequence[Listed], parents: Mapping[str, str]) -> list[Device]:
+        """Takes what was found; calls no driver. A GPU that was chosen before keeps its place.
+
+        From then on the rows of one that was chosen before and is not listed are ``absent``, until
+        it is listed again.
+
+        Args:
+            listed: What `find` said, for every number; without handle and UUID where it said
+                nothing.
+            parents: What `find_parent` said, by slice.
+
+        Returns:
+            The devices, as far as their names are known.
+        """
+        before = self._cards
+        known = [card.known for card in before if not self._is_guessed(card)] or self._known
+        choices = choose(listed, parents, self._wanted, known, self._earlier)
+        cards = [self._card(choice, before) for choice in choices]
+        for card in before:
+            card.note_listed(listed)
+        places = {id(card): place for place, card in enumerate(before)}
+        cards.sort(key=lambda card: places.get(id(card), len(places)))
+        self._cards = cards
+        self.is_doubtful = False
+        return [_at(position, card.known) for position, card in enumerate(cards)]
+
+    def _is_guessed(self, card: Card) -> bool:
+        """Whether its name is that of an earlier process alone, which its number stands for."""
+        uuid = card.known.uuid
+        told = card.handle is not None or any(device.uuid == uuid for device in self._known)
+        return not told and any(device.uuid == uuid for device in self._earlier)
+
+    def _card(self, choice: Choice, before: Sequence[Card]) -> Card:
+        """The one that was chosen before, else a new one."""
+        card = next((card for card in before if card.is_same(choice.device)), None)
+        if card is not None:
+            card.learn(choice.device)
+        else:
+            card = Card(
+                self._library,
+                choice.device,
+                interval_s=self._interval_s,
+                host_bytes=self._host_bytes,
+                slices=choice.slices,
+            )
+        card.offer(choice.handle)
+        return card
+
+    def describe(self, device: Device) -> Device:
+        """What one GPU is called, its memory and its slices; calls into this GPU alone."""
+        card = self._cards[device.position]
+        described = _at(device.position, card.device())
+        self._watch(card)
+        return described
+
     def inventory(self) -> list[Device]:
-        """The devices of this session, the absent ones too, by the driver's number."""
-        return [card.device() for card in self._cards]
+        """The devices of this session, the absent ones too, by the driver's number, in one go."""
+        if self.is_doubtful:
+            parents = {entry: self.find_parent(entry) for entry in self.wanted_slices}
+            self.choose([self.find(number) for number in range(self.count)], parents)
+        known = [_at(position, card.known) for position, card in enumerate(self._cards)]
+        return [self.describe(device) for device in known]
 
     @property
     def gone(self) -> Status | None:
@@ -113,7 +203,11 @@ class Session:
             device: One of `inventory`; an older record of it will do.
             now_s: This host's time, in seconds since 1970.
         """
-        return self._cards[device.position].sample(now_s)
+        card = self._cards[device.position]
+        rows = card.sample(now_s)
+        if not card.is_watched:
+            self._watch(card)
+        return rows
 
     def drain(self, device: Device, now_s: float) -> None:
         """Collects one GPU's utilization samples for its next row.
@@ -123,12 +217,10 @@ class Session:
         """
         self._cards[device.position].drain(now_s)
 
-    # ---------------------------------------------------------------------------- presence
-
     def recount(self) -> int | None:
-        """Asks how many GPUs the driver lists, and where that has changed, which.
+        """Asks how many GPUs the driver lists; the list `is_doubtful` where that has changed.
 
-        From then on the rows of one that is not listed are ``absent``, until it is listed again.
+        So it is also while one is absent, which may have come back in another's stead.
 
         Returns:
             The number; None when the driver does not say.
@@ -136,44 +228,24 @@ class Session:
         code, count = self._library.ask("nvmlDeviceGetCount")
         if code:
             return None
-        if count != self._count or any(card.is_absent for card in self._cards):
-            listed = [look_at(self._library, number) for number in range(count)]
-            uuids = {one.uuid for one in listed}
-            nameless = any(not one.uuid for one in listed)
-            for card in self._cards:
-                # One that does not tell its name may be any of those that are missed.
-                if card.known.uuid:
-                    is_absent = card.known.uuid not in uuids and not nameless
-                    if card.is_absent and not is_absent:
-                        card.forget_handle()
-                    card.is_absent = is_absent
-            self._count = count
-        return int(count)
+        self.is_doubtful |= count != self.count or any(card.is_absent for card in self._cards)
+        self.count = int(count)
+        return self.count
 
     # ---------------------------------------------------------------------------- events
 
-    def _watch(self) -> None:
-        code, events = self._library.ask("nvmlEventSetCreate")
-        if code:
-            return
-        self._events = events
-        self._watch_cards()
-
-    def _watch_cards(self) -> None:
-        """Asks for the XIDs of each GPU; one that has none to tell is a GPU like any other."""
-        for position, card in enumerate(self._cards):
-            if card.handle is not None and position not in self._watched:
-                code, _ = self._library.ask(
-                    "nvmlDeviceRegisterEvents", card.handle, _XID_EVENT, self._events
-                )
-                if code in (0, causes.NOT_SUPPORTED):
-                    self._watched.add(position)
+    def _watch(self, card: Card) -> None:
+        """Asks for the XIDs of a GPU; one that has none to tell is a GPU like any other."""
+        if self._events is not None and card.handle is not None and not card.is_watched:
+            code, _ = self._library.ask(
+                "nvmlDeviceRegisterEvents", card.handle, _XID_EVENT, self._events
+            )
+            card.is_watched = code in (0, causes.NOT_SUPPORTED)
 
     def events(self) -> list[Event]:
-        """The XIDs since the last call. Does not wait for any."""
+        """The XIDs since the last call. Does not wait for any, and looks into no GPU."""
         if self._events is None:
             return []
-        self._watch_cards()
         found = []
         for _ in range(_MOST_EVENTS):
             code, data = self._library.ask("nvmlEventSetWait_v2", self._events, 0)
@@ -192,6 +264,10 @@ class Session:
         if card is None:
             return Event(uuid="", index=None, text=text, status=status)
         return Event(uuid=card.known.uuid, index=card.known.index, text=text, status=status)
+
+
+def _at(position: int, device: Device) -> Device:
+    return msgspec.structs.replace(device, position=position)
 
 
 def _address(handle: Any) -> int | None:

@@ -18,12 +18,12 @@ from fleetcraft.gpu.sampling.samples import Device, Event, Sample
 from fleetcraft.gpu.sampling.session import Session
 from fleetcraft.gpu.status import Status
 from fleetcraft.telemetry.logger.driver_thread import DriverThread, Outcome, Step
+from fleetcraft.telemetry.logger.gpu_search import GpuSearch, found_number
 from fleetcraft.telemetry.logger.roll_call import RollCall, called
 
 _OPEN = "open"
 _CLOSE = "close"
 _COUNT = "count"
-_LIST = "list"
 _EVENTS = "events"
 DRAIN_S = 15.0
 """The driver's buffer of utilization samples holds so much. Source: `Session.drain`."""
@@ -65,9 +65,7 @@ class Look(msgspec.Struct, kw_only=True):
 
 class _Opened(msgspec.Struct):
     session: Session
-    devices: list[Device]
     versions: Versions
-    count: int | None
 
 
 class GpuWatch:
@@ -100,6 +98,7 @@ class GpuWatch:
         self._wall_s = wall_s
         self._monotonic_s = monotonic_s
         self._session: Session | None = None
+        self._search: GpuSearch | None = None
         self._roll = RollCall()
         self._steps: list[Step] = []
         self._drains: list[Step] = []
@@ -126,8 +125,8 @@ class GpuWatch:
         self._hear_late(look)
         if self._is_due():
             self._reopen(look)
-        if self._session is not None:
-            self._read(look, self._session, now_s)
+        if self._session is not None and self._search is not None:
+            self._read(look, self._session, self._search, now_s)
         else:
             for key in self._roll.devices:
                 rows = self._roll.blank(key, self._trouble, self._detail)
@@ -162,7 +161,7 @@ class GpuWatch:
     def _reopen(self, look: Look) -> None:
         if self._session is not None:
             done = self._driver.run([Step(_CLOSE, self._session.close)], self._deadline_s)
-            self._session = None
+            self._session = self._search = None
             if _CLOSE not in done or done[_CLOSE].timed_out:
                 self._fail(look, Status.TIMEOUT, "the driver does not answer: ending the session")
                 return
@@ -182,7 +181,7 @@ class GpuWatch:
     def _open(self) -> _Opened:
         session = self._open_session(self.devices)
         try:
-            return _Opened(session, session.inventory(), session.versions(), session.recount())
+            return _Opened(session, session.versions())
         except BaseException:
             session.close()
             raise
@@ -210,46 +209,62 @@ class GpuWatch:
 
     def _adopt(self, look: Look, opened: _Opened) -> None:
         self._session = opened.session
-        self._most = max(self._most, opened.count or 0)
+        self._search = GpuSearch(self._driver, opened.session, self._deadline_s)
+        self._most = max(self._most, opened.session.count)
         if self._trouble != Status.OK:
             text = f"the driver answers again; before that: {self._trouble}"
             look.events.append(Event(uuid="", index=None, text=text, status=Status.OK))
         self._trouble, self._detail = Status.OK, ""
         if opened.versions != self.versions:
             self.versions, look.inventory_changed = opened.versions, True
-        self._enroll(look, opened.session, opened.devices)
+        self._enroll(look, opened.session, self._search)
 
-    def _enroll(self, look: Look, session: Session, devices: list[Device]) -> None:
+    def _enroll(
+        self, look: Look, session: Session, search: GpuSearch, *, anew: bool = True
+    ) -> None:
+        """Looks which GPUs there are, and what is to be called for each at every look."""
+        devices = search.run(anew=anew)
+        if devices is None:  # an order to end; nothing more is called
+            self._steps, self._drains = [], []
+            return
         look.inventory_changed |= self._roll.enroll(devices)
         self._list_is_stale = False
-        gpus = self._roll.devices.items()
+        gpus = [one for one in self._roll.devices.items() if one[0] not in search.unfound]
         self._steps = [
             Step(_COUNT, session.recount),
             *(Step(key, partial(self._sample, session, device)) for key, device in gpus),
-            Step(_EVENTS, session.events),
+            Step(_EVENTS, partial(self._events, session)),
         ]
         self._drains = [Step(key, partial(self._drain, session, device)) for key, device in gpus]
 
     def _sample(self, session: Session, device: Device) -> list[Sample]:
-        return session.sample(device, self._wall_s())
+        # Where the list has changed, it is asked for first: a GPU that is gone is not a lost one.
+        return [] if session.is_doubtful else session.sample(device, self._wall_s())
+
+    def _events(self, session: Session) -> list[Event]:
+        return [] if session.is_doubtful else session.events()
 
     def _drain(self, session: Session, device: Device) -> None:
         session.drain(device, self._wall_s())
 
     # ---------------------------------------------------------------------------- the reading
 
-    def _read(self, look: Look, session: Session, now_s: float) -> None:
-        if self._list_is_stale and not self._driver.stuck:
-            listed = self._driver.run([Step(_LIST, session.inventory)], self._deadline_s).get(_LIST)
-            if listed is not None and isinstance(listed.value, list):
-                self._enroll(look, session, listed.value)
-        # Counting looks into each GPU where the count has changed.
+    def _read(self, look: Look, session: Session, search: GpuSearch, now_s: float) -> None:
+        if self._list_is_stale:
+            self._enroll(look, session, search)
+        # Numbers may not mean the same any more once the count has changed, so that no GPU could be
+        # asked by its number for fear that it is the one that is stuck.
         steps = self._steps[1:] if self._driver.stuck else self._steps
         outcomes = self._driver.run(steps, self._deadline_s)
+        if session.is_doubtful:
+            self._enroll(look, session, search, anew=False)
+            outcomes |= self._driver.run(self._steps[1:], self._deadline_s)
         events = outcomes.get(_EVENTS, Outcome()).value
         look.events += events if isinstance(events, list) else []
         for key in self._roll.devices:
-            if (outcome := outcomes.get(key)) is not None:  # else the logger is ending
+            if key in search.unfound:
+                self._hear(look, key, Outcome(timed_out=True, took_s=search.stuck_s()), now_s)
+            elif (outcome := outcomes.get(key)) is not None:  # else the logger is ending
                 self._hear(look, key, outcome, now_s)
         count = outcomes.get(_COUNT, Outcome()).value
         self._judge(look, session, count if isinstance(count, int) else 0)
@@ -285,11 +300,20 @@ class GpuWatch:
         for key, outcome in self._driver.take_late().items():
             if key == _OPEN and self._session is None:
                 self._take(look, outcome)
-            elif key in self._roll.devices:
-                device = self._roll.devices[key]
+                continue
+            # What was asked for may be a name that is not known yet.
+            self._list_is_stale |= GpuSearch.is_about(key) or isinstance(outcome.value, Device)
+            if (device := self._named(key)) is not None:
                 text = f"{called(device)}: a call returned after {outcome.took_s:.1f} s"
                 event = Event(uuid=device.uuid, index=device.index, text=text, status=Status.OK)
                 look.events.append(event)
+
+    def _named(self, key: str) -> Device | None:
+        """The GPU that a call was about, where that is known."""
+        number = found_number(key)
+        if number is None:
+            return self._roll.devices.get(key)
+        return next((one for one in self._roll.devices.values() if one.index == number), None)
 
 
 def _has_values(row: Sample) -> bool:

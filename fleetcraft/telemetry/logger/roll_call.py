@@ -23,15 +23,22 @@ _IN_WORDS = {
 
 
 def key_of(device: Device) -> str:
-    """What tells a GPU from others: its UUID, or its number where the driver does not say that."""
+    """What tells a GPU from others: its UUID, or its number where the driver does not say that.
+
+    Of a GPU of which nothing is known but that a slice of it is wanted, that is the slice.
+    """
     if device.uuid:
         return device.uuid
-    return f"@{device.position}" if device.index is None else f"#{device.index}"
+    if device.index is not None:
+        return f"#{device.index}"
+    return device.mig[0] if device.mig else f"@{device.position}"
 
 
 def called(device: Device) -> str:
     """A GPU in words."""
-    return f"GPU {device.uuid if device.index is None else device.index}"
+    if device.index is not None:
+        return f"GPU {device.index}"
+    return f"GPU {device.uuid}" if device.uuid or not device.mig else f"GPU of {device.mig[0]}"
 
 
 class RollCall:
@@ -88,7 +95,8 @@ class RollCall:
             msgspec.structs.replace(own, mig_uuid=uuid, is_slice=True, detail="")
             for uuid in device.mig
         ]
-        return [own, *slices]
+        is_named = bool(device.uuid) or device.index is not None
+        return [own, *slices] if is_named or not slices else slices
 
     def has_changed(self, key: str, rows: list[Sample]) -> bool:
         """Whether rows that were read tell of names or slices that the list does not."""
