@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fleetcraft.gpu.sampling.slices import LOOK_EVERY
 from tests.gpu.sampling_player import Player, causes
 from tests.rig import Rig
 
@@ -668,6 +669,15 @@ def test_slices_are_looked_for_anew_when_a_gpu_is_cut(player: Player, rig: Rig) 
     rows = player.rows()
     assert len(rows) == 2
     assert_healthy(rows[0])
+
+
+def test_whether_a_gpu_is_cut_is_not_asked_for_every_row(player: Player, rig: Rig) -> None:
+    player.play()
+    rig.record_calls()
+    made = player.calls_of("sample", times=LOOK_EVERY)
+    assert made["nvmlDeviceGetMigMode gpu.0"] == 1
+    rig.set("gpu.1.mig", 1)
+    assert player.calls_of("sample", times=3)["nvmlDeviceGetMigMode gpu.1"] == 3
 
 
 def test_the_memory_of_a_gpu_in_slices_may_be_forbidden(player: Player, rig: Rig) -> None:

@@ -87,8 +87,12 @@ class Card:
         self.handle = handle
         self._identify()
         self._slices.bind(handle)
-        self._gauges = Gauges(self._library, handle, self._fold, self._zeros, self._host_bytes)
+        self._bind_gauges()
         return 0
+
+    def _bind_gauges(self) -> Gauges:
+        self._gauges = Gauges(self._library, self.handle, self._fold, self._zeros, self._host_bytes)
+        return self._gauges
 
     def _find(self) -> tuple[int, Any]:
         if self.known.uuid:
@@ -175,15 +179,25 @@ class Card:
         code = self.connect() if self._gauges is None else 0
         if code or self._gauges is None:
             return self._without(_why_no_handle(code), code)
-        self._slices.look()
-        cells = Cells(**self._names)
-        self._gauges.read(now_s, cells, is_cut=self._slices.is_cut)
-        row = cells.sample()
-        for _, _, code in row.missing:
-            self._note(code)
-        if row.status in _OF_THE_MOMENT and set(cells.primary) == {row.status}:
+        self._slices.look_for_row()
+        row, causes_met = self._read(self._gauges, now_s)
+        if row.status in _OF_THE_MOMENT and set(causes_met) == {row.status}:
             self.forget_handle()  # the driver may know the GPU under another by now
         return [row, *self._slices.sample(row)] if self._slices.any else [row]
+
+    def _read(self, gauges: Gauges, now_s: float) -> tuple[Sample, list[Status]]:
+        """The row of a GPU that has a handle, and what became of its main readings."""
+        slices = self._slices
+        cells = Cells(**self._names)
+        gauges.read(now_s, cells, is_cut=slices.is_cut)
+        if cells.missing:
+            if not slices.is_cut and "util_pct" not in cells.values and slices.look():
+                # It was cut since the last look. Fresh gauges: what was refused just now is not
+                # unsupported for good.
+                return self._read(self._bind_gauges(), now_s)
+            for _, _, code in cells.missing:
+                self._note(code)
+        return cells.sample(), cells.primary
 
     def _without(self, status: Status, code: int) -> list[Sample]:
         """The rows of a GPU that cannot be asked."""

@@ -15,6 +15,7 @@ import msgspec
 from fleetcraft.gpu import causes
 from fleetcraft.gpu.nvml import DriverError, Library, Versions
 from fleetcraft.gpu.sampling.card import Card
+from fleetcraft.gpu.sampling.questions import Question, forms
 from fleetcraft.gpu.sampling.samples import Device, Event, Sample
 from fleetcraft.gpu.sampling.selection import (
     Choice,
@@ -65,8 +66,12 @@ class Session:
         self._cards: list[Card] = []
         self.count = count
         self.is_doubtful = True
-        code, events = library.ask("nvmlEventSetCreate")
-        self._events: Any = None if code else events
+        self._number = ctypes.c_uint()
+        counting = library.functions("nvmlDeviceGetCount_v2")
+        self._counting = Question(forms(counting, (), self._number))
+        self._events: Any = None
+        self._waiting: Question | None = None
+        self._make_event_set()
 
     @classmethod
     def open(
@@ -225,14 +230,23 @@ class Session:
         Returns:
             The number; None when the driver does not say.
         """
-        code, count = self._library.ask("nvmlDeviceGetCount")
-        if code:
+        if self._counting.ask():
             return None
+        count = self._number.value
         self.is_doubtful |= count != self.count or any(card.is_absent for card in self._cards)
-        self.count = int(count)
+        self.count = count
         return self.count
 
     # ---------------------------------------------------------------------------- events
+
+    def _make_event_set(self) -> None:
+        code, events = self._library.ask("nvmlEventSetCreate")
+        if code == 0:
+            self._events = events
+            self._data = self._library.binding.c_nvmlEventData_t()
+            arguments = (events, ctypes.byref(self._data), ctypes.c_uint(0))
+            functions = self._library.functions("nvmlEventSetWait_v2")
+            self._waiting = Question([(one, arguments, self._data) for one in functions])
 
     def _watch(self, card: Card) -> None:
         """Asks for the XIDs of a GPU; one that has none to tell is a GPU like any other."""
@@ -244,15 +258,14 @@ class Session:
 
     def events(self) -> list[Event]:
         """The XIDs since the last call. Does not wait for any, and looks into no GPU."""
-        if self._events is None:
+        if self._waiting is None:
             return []
         found = []
         for _ in range(_MOST_EVENTS):
-            code, data = self._library.ask("nvmlEventSetWait_v2", self._events, 0)
-            if code:
+            if self._waiting.ask():
                 break  # a timeout: nothing more; what else it may be shows in the rows
-            if data.eventType & _XID_EVENT:
-                found.append(self._event(data))
+            if self._data.eventType & _XID_EVENT:
+                found.append(self._event(self._data))
         return found
 
     def _event(self, data: Any) -> Event:

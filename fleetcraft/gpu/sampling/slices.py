@@ -20,6 +20,9 @@ from fleetcraft.gpu.status import Status
 
 _NOT_TOLD: tuple[Missing, ...] = (("util_pct", Status.MIG, 0), ("power_w", Status.MIG, 0))
 _NO_SUCH = frozenset({causes.NOT_FOUND, causes.INVALID_ARGUMENT})
+LOOK_EVERY = 20
+"""Rows of a GPU that is not cut from one look at its mode to the next; ten minutes at 30 s. Once it
+is cut its utilization is refused, and then it is looked at once more."""
 
 
 class _Slice:
@@ -42,6 +45,7 @@ class Slices:
         self._wanted = wanted
         self._host_bytes = host_bytes
         self._known: dict[str, _Slice] = {}
+        self._rows = 0
         self.is_cut = False
 
     def bind(self, handle: Any) -> None:
@@ -52,6 +56,7 @@ class Slices:
         arguments = (handle, ctypes.byref(self._current))
         # The second answer is the mode after the next reset.
         self._mode = Question(forms(functions, arguments, ctypes.c_uint()))
+        self._rows = 0
 
     def find_parent(self) -> tuple[int, Any]:
         """The handle of the GPU that a wanted slice is cut from; NVML's code and the handle."""
@@ -71,8 +76,14 @@ class Slices:
         """UUIDs of the slices as last seen."""
         return tuple(self._known)
 
-    def look(self) -> None:
-        """Looks which slices there are. One call where the GPU is not cut."""
+    def look_for_row(self) -> None:
+        """Looks before a row: each time where the GPU is cut, else every `LOOK_EVERY` rows."""
+        if self.is_cut or self._rows % LOOK_EVERY == 0:
+            self.look()
+        self._rows += 1
+
+    def look(self) -> bool:
+        """Looks which slices there are; whether the GPU is cut. One call where it is not."""
         code = self._mode.ask()
         if code == 0:
             self.is_cut = self._current.value == 1
@@ -80,7 +91,7 @@ class Slices:
             self.is_cut = False
         if not self.is_cut:
             self._known.clear()
-            return
+            return False
         found: dict[str, _Slice] = {}
         trouble = 0
         code, count = self._library.ask("nvmlDeviceGetMaxMigDeviceCount", self._handle)
@@ -97,6 +108,7 @@ class Slices:
                 one.code = trouble or code  # it may well be there
                 kept[uuid] = one
         self._known = kept | found
+        return True
 
     def _slice(self, number: int) -> tuple[_Slice | None, int]:
         """One slice, and the code when there is one that cannot be told; both may be nothing."""

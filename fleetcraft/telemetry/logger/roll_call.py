@@ -69,6 +69,8 @@ class RollCall:
     def note(self, key: str, status: Status) -> list[Event]:
         """Notes how a GPU is; the event that this makes, if it makes one."""
         before = self._condition.get(key, Status.OK)
+        if status is before:
+            return []
         after = status if status in _IN_WORDS else Status.OK
         self._condition[key] = after
         if after == before:
@@ -101,11 +103,11 @@ class RollCall:
     def has_changed(self, key: str, rows: list[Sample]) -> bool:
         """Whether rows that were read tell of names or slices that the list does not."""
         device = self.devices[key]
+        if len(rows) == 1 and not device.mig and not rows[0].is_slice:
+            return rows[0].uuid != device.uuid or rows[0].name != device.name
         own = [row for row in rows if not row.is_slice]  # a slice's name is its own
         if any(row.uuid != device.uuid or row.name != device.name for row in own):
             return True
-        if len(rows) == 1 and not device.mig:
-            return False
         slices = {row.mig_uuid for row in rows if row.is_slice}
         return rows[0].status in (Status.OK, Status.MIG) and slices != set(device.mig)
 

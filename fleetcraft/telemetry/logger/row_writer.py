@@ -52,6 +52,11 @@ def stamp(at_s: float) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole_s))}.{ms:03d}Z"
 
 
+@lru_cache(maxsize=256)  # a GPU is called the same in every row
+def _names(index: int | None, uuid: str, pci_bus_id: str, mig_uuid: str) -> str:
+    return ",".join([number(index), clean(uuid), clean(pci_bus_id), clean(mig_uuid)])
+
+
 @lru_cache(maxsize=256)
 def _missing(missing: tuple[Missing, ...]) -> str:
     return clean(" ".join(f"{column}={status}" for column, status, _ in missing))
@@ -80,10 +85,7 @@ class RowWriter:
                 number(sample.mem_total_mib),
                 number(sample.util_pct),
                 number(sample.power_w),
-                number(sample.index),
-                clean(sample.uuid),
-                clean(sample.pci_bus_id),
-                clean(sample.mig_uuid),
+                _names(sample.index, sample.uuid, sample.pci_bus_id, sample.mig_uuid),
                 number(sample.util_max_pct),
                 number(sample.util_samples),
                 number(sample.mem_util_pct),
