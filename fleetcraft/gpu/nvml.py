@@ -159,7 +159,8 @@ def _read(pynvml: Any, index: int, failures: tuple[type[Exception], ...]) -> Rea
         try:
             return call()
         except failures as error:
-            found.append(causes.status_of(getattr(error, "value", None)))
+            # The binding's own complaint has no code: the driver lacks the function.
+            found.append(causes.status_of(getattr(error, "value", causes.FUNCTION_NOT_FOUND)))
             return None
 
     handle = ask(lambda: pynvml.nvmlDeviceGetHandleByIndex(index))

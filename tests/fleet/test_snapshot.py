@@ -390,7 +390,7 @@ def test_one_gpu_in_a_bad_state_hides_no_other(monkeypatch: pytest.MonkeyPatch) 
     assert nvml.read_gpus() == [
         Reading(index=0, uuid="GPU-0", util_pct=7.0, mem_used_mib=3.0, mem_total_mib=81920.0),
         Reading(index=1, status="lost"),
-        Reading(index=2, uuid="GPU-2", util_pct=7.0, status="unknown"),
+        Reading(index=2, uuid="GPU-2", util_pct=7.0, status="unsupported_driver"),
     ]
 
 
