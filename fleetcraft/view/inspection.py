@@ -6,10 +6,12 @@ Invariant: every count of the text is in the JSON, too.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from fleetcraft.gpu.status import Status
+from fleetcraft.telemetry.columns import RowKind
 from fleetcraft.telemetry.inspection.records import FileReport, Inspection
 from fleetcraft.units import format_seconds
 from fleetcraft.view.inspection_shape import at_text, inspection_shape, lacks_header
@@ -18,6 +20,8 @@ from fleetcraft.view.text import Paint, joined, left_out, one_line, plural, tabl
 _NAMES = 3  # files named in a sentence
 _STATUSES = 8
 _FINE = (Status.OK, Status.MIG)
+_WITHOUT_GPU = frozenset({Status.NO_NVML, Status.OK})
+"""What rows of a host say that has no GPU; any other cause is one that a GPU may be behind."""
 _PROGRESS_AFTER_S = 0.7
 
 
@@ -27,7 +31,32 @@ def render_inspection(done: Inspection, *, limit: int, paint: Paint, width: int 
     findings = list(_findings(done, shape))
     lines = [f"  {one_line(line)}" for line in findings] or ["  nothing was found"]
     wrong = "\n".join([paint("strong", "what is wrong"), *lines])
-    return joined([_whole(shape, paint), wrong, _files(done, limit, paint, width)])
+    whole = _whole(shape, paint)
+    bare = _bare_files(done)
+    if bare:
+        hosts = plural(len({file.source.node for file in bare}), "host")
+        statuses = _statuses_of(bare)
+        whole += f"\n  {'no GPU':<12}{hosts} without a GPU: {one_line(', '.join(sorted(statuses)))}"
+    return joined([whole, wrong, _files(done, limit, paint, width)])
+
+
+def _bare_files(done: Inspection) -> list[FileReport]:
+    """Files of hosts that have no GPU at all, which is nothing wrong."""
+    seen = {file.source.node for file in done.files if file.samples}
+    return [
+        file
+        for file in done.files
+        if file.source.node not in seen
+        and {kind for kind, rows in file.counts.kinds.items() if rows} == {RowKind.HOST.value}
+        and _WITHOUT_GPU.issuperset(file.counts.statuses)
+    ]
+
+
+def _statuses_of(files: list[FileReport]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for file in files:
+        total.update(file.counts.statuses)
+    return total
 
 
 def _whole(shape: dict[str, Any], paint: Paint) -> str:
@@ -76,15 +105,16 @@ def _numbers(shape: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _findings(done: Inspection, shape: dict[str, Any]) -> Iterator[str]:
     """Sentences, each about something that is not as it should be, and what it means."""
-    yield from _about_files(done)
+    bare = _bare_files(done)
+    yield from _about_files(done, bare)
     yield from _about_steps(done, shape)
     yield from _about_lines(done, shape)
     yield from _about_cells(shape)
-    yield from _about_statuses(shape)
+    yield from _about_statuses(Counter(shape["rows_by_status"]) - _statuses_of(bare))
     yield from done.problems
 
 
-def _about_files(done: Inspection) -> Iterator[str]:
+def _about_files(done: Inspection, bare: list[FileReport]) -> Iterator[str]:
     for path, reason in done.refused[:_NAMES]:
         yield f"not read: {path}: {reason}"
     more = max(0, len(done.refused) - _NAMES)
@@ -97,7 +127,8 @@ def _about_files(done: Inspection) -> Iterator[str]:
         "no_rows": ("holds no row at all", "hold no row at all"),
     }
     for kind, (one, many) in words.items():
-        yield from _named([file for file in done.files if file.what == kind], one, many)
+        such = [file for file in done.files if file.what == kind and file not in bare]
+        yield from _named(such, one, many)
     yield from _named(
         [file for file in done.files if lacks_header(file)],
         "has no header; what has the number of cells of a usual row was read as one",
@@ -184,8 +215,8 @@ def _about_cells(shape: dict[str, Any]) -> Iterator[str]:
         yield f"{column} has no value in {rows}: {said}" + (f" (because: {why})" if why else "")
 
 
-def _about_statuses(shape: dict[str, Any]) -> Iterator[str]:
-    bad = {status: n for status, n in shape["rows_by_status"].items() if status not in _FINE}
+def _about_statuses(statuses: Counter[str]) -> Iterator[str]:
+    bad = {status: n for status, n in statuses.items() if status not in _FINE}
     if bad:
         said = ", ".join(f"{status} {n}" for status, n in _most_first(bad)[:_STATUSES])
         yield f"{plural(sum(bad.values()), 'row')} with a status other than ok: {said}"

@@ -5,9 +5,12 @@ Invariant: no utilization is printed without how much work there was, and each n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
+
+from fleetcraft.telemetry.windows.bare_hosts import BareHost, Level, why
 from fleetcraft.telemetry.windows.family_mfu import FamilyMfu
 from fleetcraft.telemetry.windows.figures import Figures
 from fleetcraft.telemetry.windows.levels import FleetSummary, HostSummary, Summary, value_of
@@ -28,6 +31,7 @@ def summary_shape(read: Read, *, place: str) -> dict[str, Any]:
         "schema": "fleetcraft.telemetry_summary/1",
         "place": place,
         **value_of(read.summary),
+        "hosts_without_gpu": msgspec.to_builtins(read.bare.hosts),
         "refused": [{"path": path, "reason": reason} for path, reason in read.refused],
         "notes": read.notes,
     }
@@ -46,8 +50,13 @@ def render_summary(read: Read, *, limit: int, paint: Paint, width: int | None = 
     return joined(
         [
             _head(summary, paint),
-            table(_fleet(summary), indent="", width=width),
+            table(
+                _fleet(summary) if summary.fleet.hosts else _queue(summary.queue),
+                indent="",
+                width=width,
+            ),
             _hosts(summary.hosts, limit, paint, width),
+            _bare_hosts(read.bare.hosts, limit, paint, width),
             _mfu(summary, limit, paint, width),
             "\n".join(paint("warn", line) for line in _warnings(read)),
         ]
@@ -190,6 +199,35 @@ def _host(host: HostSummary) -> list[str]:
         _NONE if power is None else f"{power:.0f} W",
         states or _NONE,
     ]
+
+
+def _bare_hosts(hosts: Sequence[BareHost], limit: int, paint: Paint, width: int | None) -> str:
+    if not hosts:
+        return ""
+    rows = [["host", "coverage", "memory, mean", "max", "of", "load, mean", "max", "why"]]
+    for host in hosts[:limit]:
+        total = host.memory_total_mib
+        seen = f"{_share(host.coverage_fraction)}: {host.samples} of {host.expected_samples:.6g}"
+        rows.append(
+            [
+                one_line(host.host),
+                seen,
+                *_levels(host.memory_used_mib, _mib),
+                _NONE if total is None else _mib(total),
+                *_levels(host.load, lambda load: f"{load:.2f}"),
+                one_line(why(host.statuses)),
+            ]
+        )
+    more = left_out(max(0, len(hosts) - limit), "more hosts")
+    return "\n".join([paint("strong", "hosts without a GPU"), table(rows, width=width), *more])
+
+
+def _levels(level: Level | None, words: Callable[[float], str]) -> list[str]:
+    return [_NONE, _NONE] if level is None else [words(level.mean), words(level.max)]
+
+
+def _mib(amount: float) -> str:
+    return f"{amount / 1024:.1f} GiB"
 
 
 def _mfu(summary: Summary, limit: int, paint: Paint, width: int | None) -> str:

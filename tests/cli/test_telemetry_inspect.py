@@ -139,8 +139,14 @@ def test_a_folder_of_hosts_without_gpus_has_no_numbers_and_no_zeros(
         assert found[key] is None, key
     text = fleet.bare("telemetry", "inspect", str(traces)).out
     assert text.startswith("1 file, 1 host, 0 GPUs, 0 samples\n  other rows  host 2\n")
-    assert "has rows, but none of a GPU" in text
-    assert "1 row with a status other than ok: no_nvml 1" in text
+    assert "  no GPU      1 host without a GPU: no_nvml\n" in text
+    wrong = text.partition("what is wrong\n")[2].partition("the files")[0]
+    assert "no_nvml" not in wrong
+    assert "none of a GPU" not in wrong
+    write_ours(traces, [bare_row(0, "host", status="driver_not_loaded")])
+    text = fleet.bare("telemetry", "inspect", str(traces)).out
+    assert "has rows, but none of a GPU" in text.partition("what is wrong\n")[2]
+    assert "1 row with a status other than ok: driver_not_loaded 1" in text
 
 
 def test_the_gap_can_be_given_as_seconds_or_a_duration(fleet: Fleet, traces: Path) -> None:

@@ -1,6 +1,6 @@
 """``fleetcraft telemetry summary``: a window of time in figures, and frozen with its evidence.
 
-Invariant: a window without a row is answered with no, and never frozen.
+Invariant: a window without a row is answered with no, and one without a GPU is never frozen.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def summary_command(
     The window ends at --end, which belongs to it. Without a zone --end is UTC for our files and
     the files' own clock for archives that name none; with a zone, such archives are taken to be of
     it. Samples are so far apart as a file's sidecar says, else --interval, else as its rows show,
-    else 30 s. A sample stands for at most one and a half of that.
+    else 30 s. A sample stands for at most one and a half of that. Of hosts without a GPU, memory
+    and load are told.
     """
     from fleetcraft.telemetry.windows.span import window_at
     from fleetcraft.telemetry.windows.summary import summarize
@@ -91,6 +92,8 @@ def summary_command(
         )
     if not read.summary.fleet.figures.samples:
         _show(session, read, folder, limit)
+        if target is None and (read.bare.hosts or read.summary.queue.is_told):
+            return 0
         raise _no_row(read, folder, target)
     if target is not None:
         from fleetcraft.telemetry.windows.freeze import freeze
@@ -107,7 +110,7 @@ def _show(session: Session, read: Read, folder: str, limit: int) -> None:
 
     if session.json:
         print_json(summary_shape(read, place=folder))
-    elif read.summary.fleet.hosts:
+    elif read.summary.fleet.hosts or read.bare.hosts or read.summary.queue.is_told:
         paint = Paint.for_stream(sys.stdout)
         print_text(render_summary(read, limit=limit, paint=paint, width=columns()))
 
@@ -115,8 +118,10 @@ def _show(session: Session, read: Read, folder: str, limit: int) -> None:
 def _no_row(read: Read, folder: str, target: str | None) -> FleetError:
     summary = read.summary
     hint = "fleetcraft telemetry inspect says what is there"
-    if summary.newest:
-        hint = f"the newest row is of {summary.newest}: --end {summary.newest}"
+    if read.bare.hosts:
+        hint = "what is known of hosts without a GPU is shown, and cannot be frozen"
+    elif newest := summary.newest or read.bare.newest:
+        hint = f"the newest row is of {newest}: --end {newest}"
     elif summary.rows:
         hint = f"no row of it is about a GPU; {hint}"
     return FleetError(
@@ -126,6 +131,6 @@ def _no_row(read: Read, folder: str, target: str | None) -> FleetError:
         place=folder,
         start=summary.start,
         end=summary.end,
-        newest=summary.newest or None,
+        newest=summary.newest or read.bare.newest or None,
         files=summary.files,
     )

@@ -7,7 +7,7 @@ with its text; rows about the host, events and heartbeats are counted and are no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -94,6 +94,7 @@ class FileReader:
         source: The file.
         columns: The numbers to read; a column that the file lacks is NaN and not counted missing.
         with_status: Whether to read the status column.
+        kinds: Which rows to read, words of `RowKind`; those of another kind are counted alone.
         prefix_bytes: Where to stop; None for the file's size at opening.
         hash_prefix: Whether to compute the SHA-256 of what was read.
         chunk_bytes: How much is read at a time.
@@ -112,6 +113,7 @@ class FileReader:
         *,
         columns: Sequence[str] = FOUR,
         with_status: bool = False,
+        kinds: Collection[str] = _SAMPLES,
         prefix_bytes: int | None = None,
         hash_prefix: bool = False,
         chunk_bytes: int = _CHUNK_BYTES,
@@ -124,6 +126,7 @@ class FileReader:
         self.interval_s = source.sidecar.interval_s if source.sidecar else None
         self._columns = tuple(columns)
         self._with_status = with_status
+        self._wanted = frozenset(kinds)
         self._places: dict[str, int] = {}
         self._finder = RowFinder(self.counts)
         self._lines = WholeLines(
@@ -207,7 +210,7 @@ class FileReader:
         return codes, [_series_id(part) for part in parts]
 
     def _kinds(self, lines: Lines, rows: Rows, codes: Ints, ids: list[SeriesId]) -> Bools:
-        """Counts the rows by kind; which of them are samples [N]."""
+        """Counts the rows by kind; which of them are to be read [N]."""
         named = any(column in rows.layout.columns for column in DEVICE_COLUMNS)
         about_host = np.array([named and not one.key for one in ids])[codes]
         unsaid = np.where(about_host, 1, 0)  # a place in the list below
@@ -220,8 +223,8 @@ class FileReader:
         for place, number in enumerate(np.bincount(unsaid, minlength=len(names))):
             if number:
                 self.counts.count_kind(names[place], int(number))
-        sample: Bools = np.array([name in _SAMPLES for name in names])[unsaid]
-        return sample
+        wanted: Bools = np.array([name in self._wanted for name in names])[unsaid]
+        return wanted
 
     def _series_of(self, codes: Ints, ids: list[SeriesId]) -> NDArray[np.int32]:
         places = np.zeros(len(ids), dtype=np.int32)

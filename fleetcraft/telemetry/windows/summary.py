@@ -11,10 +11,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from fleetcraft.layout import forwards_folder
 from fleetcraft.telemetry.forwards import read_forwards
 from fleetcraft.telemetry.queue import read_queue
 from fleetcraft.telemetry.reading.sources import Source, find_sources
+from fleetcraft.telemetry.windows.bare_hosts import BareHosts, sentence_without_gpus
 from fleetcraft.telemetry.windows.family_mfu import add_up
 from fleetcraft.telemetry.windows.levels import Summary
 from fleetcraft.telemetry.windows.reach import passed_over
@@ -33,6 +36,7 @@ class Read:
         folder: What paths of files are relative to.
         refused: Files that could not be read, with the reason.
         notes: What a reader of the summary should know.
+        bare: Hosts without a row of a GPU in the window.
         evidence: With every row of the window, if it was asked for.
     """
 
@@ -40,6 +44,7 @@ class Read:
     folder: str
     refused: list[tuple[str, str]]
     notes: list[str]
+    bare: BareHosts
     evidence: Evidence | None = None
 
 
@@ -82,17 +87,24 @@ def summarize(
         passed_over=len(found.sources) - len(wanted),
         refused=list(found.refused),
     )
-    hosts = _read_hosts(wanted, evidence, folder, interval_s, hash_prefix=keep, progress=progress)
+    bare = BareHosts()
+    hosts = _read_hosts(
+        wanted, evidence, bare, folder, interval_s, hash_prefix=keep, progress=progress
+    )
     evidence.hosts = list(hosts) if keep else hosts
     refused = list(evidence.refused) if keep else evidence.refused
     if keep:
         _leave_out_paths(evidence)
     summary = sum_up(evidence)
+    if bare.hosts and not summary.fleet.hosts:
+        words = sentence_without_gpus(bare.hosts, summary.queue)
+        summary = msgspec.structs.replace(summary, sentence=words)
     return Read(
         summary=summary,
         folder=folder,
         refused=refused,
         notes=_notes(summary, window),
+        bare=bare,
         evidence=evidence if keep else None,
     )
 
@@ -100,6 +112,7 @@ def summarize(
 def _read_hosts(
     sources: Sequence[Source],
     evidence: Evidence,
+    bare: BareHosts,
     folder: str,
     interval_s: float | None,
     *,
@@ -125,6 +138,15 @@ def _read_hosts(
         )
         tried += len(by_host[host])
         kept += len(rows.sources)
+        if not rows.series:
+            bare.read(
+                host,
+                by_host[host],
+                rows.sources,
+                evidence.window,
+                folder=folder,
+                interval_s=interval_s,
+            )
         yield rows
 
 

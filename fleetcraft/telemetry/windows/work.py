@@ -73,6 +73,13 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     words: str = "queue not known"
 
+    @property
+    def is_told(self) -> bool:
+        """Whether a journal tells of something that was in the window."""
+        return bool(
+            self.started or self.ended or any(depths.events for depths in self.spools.values())
+        )
+
 
 def work_of(queue: Queue | None, start_s: float, end_s: float) -> Work:
     """The work of a window.
