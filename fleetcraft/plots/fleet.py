@@ -150,6 +150,18 @@ class _Fleet:
                 found.append(self._spread("power", "Power of a GPU, W", self._draw_power))
         else:
             self._left_out["power"] = self._no_reading("power")
+        return found + self._host_panels()
+
+    def _host_panels(self) -> list[_Panel]:
+        """Hosts themselves, where there is no GPU to show."""
+        line = self._timeline
+        found = []
+        if line.host_memory.has_data:
+            title = "Memory used, % of the host's"
+            found.append(self._spread("host_memory", title, self._draw_host_memory))
+        if line.host_load.has_data:
+            title = "Load of a host, runnable threads"
+            found.append(self._spread("host_load", title, self._draw_host_load))
         return found
 
     def _no_reading(self, what: str) -> str:
@@ -198,6 +210,16 @@ class _Fleet:
     def _draw_memory(self, axes: Axes) -> None:
         panels.draw_bands(axes, self.scale, self._timeline.memory, percent=True)
         panels.percent(axes)
+
+    def _draw_host_memory(self, axes: Axes) -> None:
+        memory = self._timeline.host_memory
+        panels.draw_bands(axes, self.scale, memory, percent=True, of="hosts")
+        panels.percent(axes)
+
+    def _draw_host_load(self, axes: Axes) -> None:
+        load = self._timeline.host_load
+        panels.draw_bands(axes, self.scale, load, of="hosts")
+        panels.limit(axes, float(np.nanmax(load.series)))
 
     def _draw_power(self, axes: Axes) -> None:
         power = self._timeline.power

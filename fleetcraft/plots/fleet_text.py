@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from fleetcraft.gpu.states import GpuState
 from fleetcraft.plots.page import Text
 from fleetcraft.plots.panels import STATE_STYLE
@@ -14,6 +16,7 @@ from fleetcraft.plots.time_scale import moment_words, span_words
 from fleetcraft.telemetry.figures.timeline import Timeline
 from fleetcraft.telemetry.figures.traces import Energy, Facts, Traces
 from fleetcraft.telemetry.queue import Queue
+from fleetcraft.telemetry.windows.bare_hosts import why
 from fleetcraft.view.text import plural as plain_plural
 
 _WORTH_SAYING = 0.1
@@ -58,7 +61,7 @@ def finding(found: Traces, timeline: Timeline, facts: Facts) -> str:
             f"{drained.gpus:.0f} GPUs allocated, {drained.working:.0f} at work meanwhile"
         )
     if not found.samples:
-        return "No sample of a GPU"
+        return _without_gpus(found)
     hosts = len({trace.host for trace in found.traces})
     who = f"{plural(found.gpus, 'GPU')} on {plural(hosts, 'host')}"
     if facts.active_fraction is None or facts.mean_util_pct is None:
@@ -72,6 +75,25 @@ def finding(found: Traces, timeline: Timeline, facts: Facts) -> str:
     if idle[state] < _WORTH_SAYING:
         return words
     return f"{words}; {STATE_STYLE[state][0]} {100 * idle[state]:.0f} % of GPU time"
+
+
+def _without_gpus(found: Traces) -> str:
+    if not found.bare:
+        return "No sample of a GPU"
+    reasons = why(sorted({status for host in found.bare for status in host.statuses}))
+    words = f"No GPU was seen on {plural(len(found.bare), 'host')}"
+    if reasons:
+        words += f" ({reasons})"
+    memory, load = (
+        np.concatenate([getattr(host, name) for host in found.bare])
+        for name in ("memory_fraction", "load")
+    )
+    means = []
+    if np.isfinite(memory).any():
+        means.append(f"memory {100 * np.nanmean(memory):.1f} % used")
+    if np.isfinite(load).any():
+        means.append(f"load {np.nanmean(load):.2f}")
+    return f"{words}; {', '.join(means)} on average" if means else words
 
 
 def _counts(found: Traces) -> str:

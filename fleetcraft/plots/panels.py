@@ -91,7 +91,13 @@ def row_label(label: str) -> str:
 
 
 def draw_bands(
-    axes: Axes, scale: TimeScale, bands: Bands, *, percent: bool = False, mean: bool = True
+    axes: Axes,
+    scale: TimeScale,
+    bands: Bands,
+    *,
+    percent: bool = False,
+    mean: bool = True,
+    of: str = "GPUs",
 ) -> None:
     """The spread over GPUs, or a line each where there are few."""
     factor = 100.0 if percent else 1.0
@@ -100,9 +106,9 @@ def draw_bands(
             _line(axes, scale, factor * series, color=color, width=1.2, label=row_label(name))
         return
     low, lower, middle, upper, high = factor * bands.quantiles
-    _between(axes, scale, low, high, color=lighter(BLUE, 0.78), label="10 to 90 % of GPUs")
-    _between(axes, scale, lower, upper, color=lighter(BLUE, 0.52), label="25 to 75 % of GPUs")
-    _line(axes, scale, middle, color=_DEEP_BLUE, width=1.2, label="median GPU")
+    _between(axes, scale, low, high, color=lighter(BLUE, 0.78), label=f"10 to 90 % of {of}")
+    _between(axes, scale, lower, upper, color=lighter(BLUE, 0.52), label=f"25 to 75 % of {of}")
+    _line(axes, scale, middle, color=_DEEP_BLUE, width=1.2, label=f"median {of.removesuffix('s')}")
     if mean:
         _line(axes, scale, factor * bands.mean, color=RED, width=1.0, label="mean of samples")
 

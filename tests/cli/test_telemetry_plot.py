@@ -156,6 +156,25 @@ def test_files_without_a_sample_are_nothing_to_draw(fleet: Fleet, tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
+def test_hosts_without_a_gpu_are_drawn_with_memory_and_load(fleet: Fleet, tmp_path: Path) -> None:
+    folder = fleet.root / "telemetry"
+    folder.mkdir(exist_ok=True)
+    says = {"status": "no_nvml", "host_mem_total_mib": 1000, "host_mem_used_mib": 250}
+    rows = [bare_row(at, "host", host_load=1.5, **says) for at in (0, 2, 4)]
+    write_ours(folder, rows, sidecar={"interval_s": 2.0})
+    launch = worker_of(fleet)
+    launch.write("leave", BEGIN_S + 4)
+    out = tmp_path / "out"
+    value = fleet.ok("telemetry", "plot", "--out", str(out), "--json").json
+    assert value["title"] == (
+        "No GPU was seen on 1 host (no NVML); memory 25.0 % used, load 1.50 on average"
+    )
+    assert value["panels"][-2:] == ["host_memory", "host_load"]
+    assert (value["span"]["bin_s"], value["span"]["bins"]) == (2.0, 3)
+    assert (value["samples"], value["mean_util_pct"]) == (0, None)
+    assert (out / "fleet.png").stat().st_size > 1000
+
+
 @pytest.mark.usefixtures("no_pixels")
 def test_only_the_wanted_span_is_drawn(fleet: Fleet, telemetry: Path, tmp_path: Path) -> None:
     words = ("telemetry", "plot", "--out", str(tmp_path / "out"), "--json")

@@ -13,6 +13,7 @@ import numpy as np
 
 from fleetcraft.gpu.states import SILENT_INTERVALS, GpuState
 from fleetcraft.telemetry.figures.binning import Binned, bin_means, quantiles
+from fleetcraft.telemetry.figures.host_traces import HostTrace
 from fleetcraft.telemetry.figures.time_axis import (
     MAX_BINS,
     Bools,
@@ -88,6 +89,9 @@ class Timeline:
         util: Utilization in percent.
         memory: Fraction of memory that is used.
         power: Watts, without slices.
+        host_memory: Fraction of the memory of hosts that is used, a series each, where no GPU was
+            seen.
+        host_load: Their load.
         active_fraction: Share of samples at or above 5 percent.
         states: Mean number of GPUs in each state of `STATES`, [states, bins]; NaN where no GPU
             reports and none is known to be allocated.
@@ -104,6 +108,8 @@ class Timeline:
     util: Bands
     memory: Bands
     power: Bands
+    host_memory: Bands
+    host_load: Bands
     active_fraction: Floats
     states: Floats
     allocation_known: bool
@@ -139,7 +145,7 @@ def build_timeline(
         max_bins: See `choose_axis`.
 
     Returns:
-        None if there is neither a sample nor a queue depth.
+        None if there is neither a sample, nor a reading of a host, nor a queue depth.
     """
     queue = queue or Queue()
     axis = choose_axis(
@@ -162,6 +168,8 @@ def build_timeline(
         util=_bands(bins, "util_pct"),
         memory=_bands(bins, "memory_fraction"),
         power=_bands([b for b in bins if not b.trace.is_slice], "power_w"),
+        host_memory=_host_bands(found.bare, "memory_fraction", axis),
+        host_load=_host_bands(found.bare, "load", axis),
         active_fraction=_active_fraction(bins, axis),
         states=states,
         allocation_known=known,
@@ -176,6 +184,8 @@ def _covered(found: Traces, queue: Queue) -> list[tuple[float, float]]:
     covered: list[tuple[float, float]] = []
     for trace in found.traces:
         covered += stretches(trace.t_s, trace.gap_s.astype(np.float64))
+    for host in found.bare:
+        covered += stretches(host.t_s, host.gap_s)
     for spool in SPOOLS:
         t_s = np.array([depth.t_s for depth in queue.depths if depth.spool == spool])
         covered += stretches(t_s, np.full(len(t_s), DEPTH_GAP_S))
@@ -230,8 +240,18 @@ def _mean(parts: Sequence[tuple[Floats, Ints]], bins: int) -> Floats:
 
 def _bands(bins: Sequence[Binned], quantity: str) -> Bands:
     parts = [(binned.trace.name, *binned.means(quantity)) for binned in bins]
+    return _bands_of(parts, bins[0].axis.bins if bins else 0)
+
+
+def _host_bands(hosts: Sequence[HostTrace], quantity: str, axis: TimeAxis) -> Bands:
+    parts = [
+        (one.host, *bin_means(axis, one.t_s, getattr(one, quantity), one.gap_s)) for one in hosts
+    ]
+    return _bands_of(parts, axis.bins)
+
+
+def _bands_of(parts: Sequence[tuple[str, Floats, Ints]], size: int) -> Bands:
     parts = [part for part in parts if part[2].any()]
-    size = bins[0].axis.bins if bins else 0
     series = np.array([means for _, means, _ in parts]).reshape(len(parts), size)
     there = np.isfinite(series)
     gpus = there.sum(axis=0)

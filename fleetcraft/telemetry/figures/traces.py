@@ -18,10 +18,12 @@ from fleetcraft.errors import DataError
 from fleetcraft.gpu.states import ACTIVE_PCT, RESIDENT_MIB, GpuState
 from fleetcraft.gpu.status import Status
 from fleetcraft.telemetry.energy import JOULES_PER_KWH, integrate
+from fleetcraft.telemetry.figures.host_traces import HostTrace, read_host_traces
 from fleetcraft.telemetry.figures.time_axis import Floats
 from fleetcraft.telemetry.intervals import DEFAULT_INTERVAL_S, gap_of
 from fleetcraft.telemetry.reading.reader import Chunk, FileReader, SeriesId
 from fleetcraft.telemetry.reading.sources import Source
+from fleetcraft.telemetry.windows.bare_hosts import KINDS
 from fleetcraft.telemetry.windows.span import interval_of
 
 Singles = NDArray[np.float32]
@@ -92,6 +94,7 @@ class Traces:
         unread: Files that were not read, with the reason.
         zoned: Files whose times have a zone.
         zoneless: Files in which a time has none.
+        bare: Hosts with rows of their own, where there is no sample of a GPU at all.
         interval_s: Usual seconds between samples, the largest of all.
         since_s: Samples before this were left out.
         until_s: Samples from this on were left out.
@@ -106,6 +109,7 @@ class Traces:
     unread: list[tuple[str, str]] = field(default_factory=list)
     zoned: int = 0
     zoneless: int = 0
+    bare: list[HostTrace] = field(default_factory=list)
     interval_s: float = DEFAULT_INTERVAL_S
     since_s: float | None = None
     until_s: float | None = None
@@ -138,17 +142,22 @@ def read_traces(
     """
     found = Traces(since_s=since_s, until_s=until_s)
     gathered: dict[tuple[str, str], _Gathered] = {}
+    of_hosts: list[Source] = []
     for done, source in enumerate(sources):
         if progress:
             progress(done, len(sources))
         try:
-            _read_file(source, found, gathered)
+            if _read_file(source, found, gathered):
+                of_hosts.append(source)
         except DataError as error:
             found.unread.append((source.name, error.message))
     _join_unnamed(gathered)
     found.hosts = sorted({source.node for source in sources})
     found.traces = [one.trace() for one in sorted(gathered.values(), key=lambda g: g.order)]
+    if not found.traces:
+        found.bare = read_host_traces(of_hosts, since_s=since_s, until_s=until_s)
     intervals = [one.interval_s for one in gathered.values()]
+    intervals += [one.interval_s for one in found.bare]
     found.interval_s = max(intervals, default=DEFAULT_INTERVAL_S)
     return found
 
@@ -206,7 +215,8 @@ class _Piece(NamedTuple):
     gap_s: Singles
 
 
-def _read_file(source: Source, found: Traces, gathered: dict[tuple[str, str], _Gathered]) -> None:
+def _read_file(source: Source, found: Traces, gathered: dict[tuple[str, str], _Gathered]) -> bool:
+    """Reads one file; whether it has rows of its host itself."""
     reader = FileReader(source, columns=_COLUMNS, with_status=True)
     chunks = list(reader.chunks())
     found.files += 1
@@ -230,6 +240,7 @@ def _read_file(source: Source, found: Traces, gathered: dict[tuple[str, str], _G
         one.series = series if series.gpu_uuid else one.series
         # Nothing says that the GPU of an archive was still ours in a gap.
         one.take(_Piece._make([*columns, gap_s]), interval_s, owned=bool(source.job))
+    return any(reader.counts.kinds.get(kind) for kind in KINDS)
 
 
 def _columns(chunks: Sequence[Chunk], number: int, found: Traces) -> list[Any] | None:
