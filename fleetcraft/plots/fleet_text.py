@@ -44,7 +44,7 @@ def fleet_text(
         title: Headline; the finding if empty, which otherwise stands below it.
     """
     main = finding(found, timeline, facts)
-    head = [_counts(found), _span(found, timeline), *_measured(timeline, facts)]
+    head = [_counts(found), _span(found, timeline), *_measured(found, timeline, facts)]
     return Text(
         title=title or main,
         head=[main, *head] if title else head,
@@ -128,7 +128,9 @@ def zone(found: Traces) -> str:
     return "file-local time, zone not recorded" if found.zoneless else "UTC"
 
 
-def _measured(timeline: Timeline, facts: Facts) -> list[str]:
+def _measured(found: Traces, timeline: Timeline, facts: Facts) -> list[str]:
+    if not found.samples:
+        return []
     words = []
     if facts.energy:
         words.append(

@@ -377,6 +377,10 @@ def test_a_node_without_a_gpu_is_shown_with_its_reason(
     node = one_node(watched.look())
     assert node.gpus == ()
     assert node.notes == ("job 7: its logger saw no GPU: status no_nvml",)
+    says = {"host_mem_used_mib": 2048, "host_mem_total_mib": 8192, "host_load": 1.5}
+    telemetry.write("n2", row(gpu_index="", gpu_uuid="", util_pct="", status="no_nvml", **says))
+    note = watched.look().nodes[1].notes[0]
+    assert note.endswith("status no_nvml, host memory 2.0 of 8.0 GiB, load 1.50")
 
 
 def test_a_gpu_that_is_named_by_index_after_it_was_lost_is_still_the_workers(

@@ -27,6 +27,7 @@ _ONLY_DEVICE = b"the only one"  # the archives have one GPU a file and do not na
 _SAMPLES = frozenset({b"", RowKind.GPU.encode(), RowKind.MIG.encode()})
 _HEARTBEAT, _EVENT = RowKind.HEARTBEAT.encode(), RowKind.EVENT.encode()
 _SPENT = frozenset({"", Status.OK})
+_WITHOUT_GPU = frozenset({Status.OK, Status.NO_NVML})
 
 
 class _Row(NamedTuple):
@@ -174,8 +175,10 @@ class NewestRows:
         if found:
             return found, ""
         word = self._word or next(iter(self._stuck.values()), None)
-        said = self._columns.cells(word.values).get("status") if word else ""
-        return [], f"its logger saw no GPU: status {said or 'unknown'}"
+        told = self._columns.cells(word.values) if word else {}
+        said = told.get("status") or "unknown"
+        about = _host_words(told) if said in _WITHOUT_GPU else ""
+        return [], f"its logger saw no GPU: status {said}{about}"
 
     def _newer_word(self, device: bytes, row: _Row, interval_s: float) -> _Row | None:
         """A heartbeat, or a sample without GPUs, that came after a GPU's last row."""
@@ -257,6 +260,21 @@ def _one_each(newest: Mapping[bytes, _Row], cells: Mapping[bytes, dict[str, str]
                 uuid = one.get("gpu_uuid") or cells[other].get("gpu_uuid", "")
                 cells[found[index]]["gpu_uuid"] = uuid
     return list(found.values())
+
+
+def _host_words(cells: Mapping[str, str]) -> str:
+    """Memory and load of a host that has no GPU; empty where they are not told."""
+    used_mib, total_mib = (
+        number(cells.get("host_mem_used_mib")),
+        number(cells.get("host_mem_total_mib")),
+    )
+    load = number(cells.get("host_load"))
+    words = []
+    if used_mib is not None and total_mib is not None:
+        words.append(f"host memory {used_mib / 1024:.1f} of {total_mib / 1024:.1f} GiB")
+    if load is not None:
+        words.append(f"load {load:.2f}")
+    return "".join(f", {word}" for word in words)
 
 
 def _reading(
