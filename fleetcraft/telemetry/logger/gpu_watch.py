@@ -209,7 +209,8 @@ class GpuWatch:
 
     def _adopt(self, look: Look, opened: _Opened) -> None:
         self._session = opened.session
-        self._search = GpuSearch(self._driver, opened.session, self._deadline_s)
+        deadline_s = max(self._deadline_s, _LEAST_OPEN_S)
+        self._search = GpuSearch(self._driver, opened.session, deadline_s)
         self._most = max(self._most, opened.session.count)
         if self._trouble != Status.OK:
             text = f"the driver answers again; before that: {self._trouble}"
