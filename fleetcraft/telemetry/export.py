@@ -59,7 +59,7 @@ class Pseudonyms:
         self._names: dict[str, dict[str, str]] = {}
 
     def __call__(self, kind: str, name: str) -> str:
-        """The name that stands for this one: ``host01``, ``GPU-0003``; a job gets a number, ``02``."""
+        """What stands for a name: ``host01``, ``GPU-0003``; a job gets a number, ``02``."""
         if not self.on or not name:
             return name
         names = self._names.setdefault(kind, {})

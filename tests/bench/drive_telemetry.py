@@ -226,7 +226,7 @@ def many(folder: str, few: str, most: str) -> None:
 
 
 def looks(root: str, looks_text: str) -> None:
-    from tests.bench.live_tree import grow, watched_files
+    from tests.bench.live_tree import watched_files
 
     began_s = time.process_time()
     import msgspec
@@ -278,7 +278,7 @@ def looks(root: str, looks_text: str) -> None:
         kinds = ("grown", "quiet") if number else ("first", "quiet")
         for kind in kinds:
             if kind == "grown":
-                grow(files)
+                files.grow()
             if number % 2:
                 found = look()
                 found["bare"] = beside()

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -141,24 +139,43 @@ def _hold(tree: SpoolTree, lease: Lease, journal: Journal, slot: int) -> None:
 # ---------------------------------------------------------------------------------- it grows
 
 
-@dataclass
 class WatchedFiles:
-    """What grows.
+    """What grows; closes the journals, which it holds open as their workers do, at the block's end.
 
-    Attributes:
-        hosts: Of telemetry files, with the last sample's rows without their time.
-        leases: With their spools.
-        times: How often it has grown.
+    Args:
+        hosts: Telemetry files, with the last sample's rows without their time.
+        workers: Leases, with their spools.
     """
 
-    hosts: dict[Path, list[str]]
-    leases: list[tuple[SpoolTree, Lease]]
-    times: int = 0
-    _journals: list[Callable[[object], None]] = field(default_factory=list)
+    def __init__(
+        self, hosts: dict[Path, list[str]], workers: list[tuple[SpoolTree, Lease]]
+    ) -> None:
+        self.hosts = hosts
+        self._times = 0
+        self._workers = [(tree, lease, Journal(tree, lease.name)) for tree, lease in workers]
 
-    def __post_init__(self) -> None:
-        """Opens the journals, each once, as their workers do."""
-        self._journals = [Journal(tree, lease.name).write for tree, lease in self.leases]
+    def __enter__(self) -> WatchedFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _, _, journal in self._workers:
+            journal.close()
+
+    def grow(self) -> None:
+        """All at once what else happens within half a minute: a sample and a heartbeat of each.
+
+        Every worker also ends one task and starts another.
+        """
+        self._times += 1
+        at = traces.our_time(datetime.now(UTC))
+        for path, rows in self.hosts.items():
+            with path.open("a") as file:
+                file.write("".join(at + row for row in rows))
+        for tree, lease, journal in self._workers:
+            leases.publish(tree, msgspec.structs.replace(lease, counter=self._times))
+            for event in _task(lease, PAST_TASKS + self._times, at, at):
+                journal.write(event)
+        time.sleep(0.01)  # so that no two changes have one time
 
 
 def watched_files(root: Path) -> WatchedFiles:
@@ -173,20 +190,3 @@ def watched_files(root: Path) -> WatchedFiles:
     trees = [SpoolTree(str(root / name)) for name in (OUTER_SPOOL, INNER_SPOOL)]
     found = [(tree, lease) for tree in trees for lease in leases.read_all(tree)]
     return WatchedFiles(hosts, found)
-
-
-def grow(files: WatchedFiles) -> None:
-    """All at once what else happens within half a minute: a sample and a heartbeat of each.
-
-    Every worker also ends one task and starts another.
-    """
-    files.times += 1
-    at = traces.our_time(datetime.now(UTC))
-    for path, rows in files.hosts.items():
-        with path.open("a") as file:
-            file.write("".join(at + row for row in rows))
-    for (tree, lease), write in zip(files.leases, files._journals, strict=True):
-        leases.publish(tree, msgspec.structs.replace(lease, counter=files.times))
-        for event in _task(lease, PAST_TASKS + files.times, at, at):
-            write(event)
-    time.sleep(0.01)  # so that no two changes have one time

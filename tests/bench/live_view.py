@@ -66,10 +66,11 @@ def measure(bench: Bench) -> Section:
         how=f"Hosts of {GPUS} GPUs, each with a logger's file and two workers (leases, journals, "
         f"claims). *On a terminal*: CPU of `fleetcraft top` on a pseudo-terminal of {_WIDTH} "
         "columns, between two screens, from the third on. *Taken apart*: the same looks in one "
-        "process, beside a bare Python loop in turns that lists the same folders, looks at the "
-        "same files, reads what was appended and cuts it in cells. *Grown*: since the look before "
-        "every logger has written a sample, and every worker has renewed its lease, ended a task "
-        "and started one, which is half a minute of a fleet's life at once; *quiet*: none has.",
+        "process. Beside both: a bare Python loop, in turns with these, that lists the same "
+        "folders, looks at the same files, reads what was appended and cuts it in cells. *Grown*: "
+        "since the look before every logger has written a sample, and every worker has renewed "
+        "its lease, ended a task and started one, which is half a minute of a fleet's life at "
+        "once; *quiet*: none has.",
     )
     per_host = {}
     for hosts in _HOSTS[: bench.pick(3, 2)]:
@@ -99,10 +100,13 @@ def _one_size(bench: Bench, section: Section, root: Path, hosts: int) -> float:
     _require_gpus(apart, hosts)
     goal = hosts == GOAL_HOSTS
     for name, costs in zip(("grown", "quiet"), screens, strict=True):
+        bare = [_median(run[name], lambda look: look["bare"]) for run in apart]
         section.rows.append(
             Row(
                 what=f"{hosts} hosts, on a terminal, {name}: CPU a refresh",
                 measured=spread(costs, "ms", 1, 1e3),
+                beside=spread(bare, "ms", 1, 1e3),
+                ratio=spread(ratios(costs, bare), digits=1),
                 goal=f"< {GOAL_S * 1e3:g} ms" if goal else "",
                 met=median(costs) < GOAL_S if goal else None,
                 samples={"seconds": costs},
@@ -165,15 +169,15 @@ def _median(looks: list[dict[str, Any]], value: Callable[[dict[str, Any]], float
 
 def _screens(bench: Bench, root: Path, hosts: int, *, is_grown: bool) -> float:
     """CPU of a refresh, over some of them."""
-    files = live_tree.watched_files(root)
     count = bench.pick(10 if hosts <= GOAL_HOSTS else 5, 4)
     interval_s = max(_LEAST_INTERVAL_S, hosts / _HOSTS_A_SECOND)
-    with _Terminal(root, interval_s, lines=min(hosts, 100) + 20) as terminal:
+    lines = min(hosts, GOAL_HOSTS) + 20
+    with live_tree.watched_files(root) as files, _Terminal(root, interval_s, lines) as terminal:
         terminal.wait_for(_WARM)
         before_s = process_cpu_s(terminal.pid)
         for _ in range(count):
             if is_grown:
-                live_tree.grow(files)
+                files.grow()
             terminal.wait_for(1)
         # Should it have drawn more often, this is above the truth, not below.
         return (process_cpu_s(terminal.pid) - before_s) / count
@@ -182,7 +186,7 @@ def _screens(bench: Bench, root: Path, hosts: int, *, is_grown: bool) -> float:
 class _Terminal:
     """``fleetcraft top`` on a terminal of its own, interrupted at the end of the block."""
 
-    def __init__(self, root: Path, interval_s: float, *, lines: int) -> None:
+    def __init__(self, root: Path, interval_s: float, lines: int) -> None:
         words = fleet("--root", str(root), "top", "--interval", str(interval_s))
         env = clean_environment() | {"TERM": "xterm-256color"}
         self.pid, self._fd = pty.fork()

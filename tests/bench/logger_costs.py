@@ -94,7 +94,7 @@ def measure(bench: Bench) -> Section:
 def _measure(bench: Bench, section: Section) -> None:
     found: dict[int, list[dict[str, float]]] = {}
     # Its bytecode is kept from here on: a process that compiles the binding is twice as large.
-    timed([sys.executable, "-c", "import pynvml, fleetcraft.telemetry.logger"])
+    timed([sys.executable, "-c", "import pynvml, fleetcraft.telemetry.logger.loop"])
     for gpus in (GPUS, *FEW_AND_MANY):
         bench.say(f"  whole logger, {gpus} GPUs")
         with Rig(bench.new_folder("rig"), settings=busy_gpus(gpus)) as rig:
@@ -305,7 +305,7 @@ def _usual(bench: Bench, rig: Rig) -> Row:
 
 def _imports(bench: Bench) -> list[Row]:
     bench.say("  imports")
-    texts = ("import pynvml", "import fleetcraft.telemetry.logger", "pass")
+    texts = ("import pynvml", "import fleetcraft.telemetry.logger.loop", "pass")
 
     def starter(text: str) -> Callable[[], Cost]:
         return lambda: timed([sys.executable, "-c", text])
@@ -317,7 +317,7 @@ def _imports(bench: Bench) -> list[Row]:
     binding, ours, idle = ([cost.cpu_s for cost in costs] for costs in results)
     return [
         Row(
-            what="`import fleetcraft.telemetry.logger`, CPU of the interpreter",
+            what="`import fleetcraft.telemetry.logger.loop`, CPU of the interpreter",
             measured=spread(ours, "ms", 1, 1e3),
             beside=f"{spread(binding, 'ms', 1, 1e3)} with `import pynvml` alone",
             ratio=spread(ratios(ours, binding)),
