@@ -22,7 +22,7 @@ from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.view.live import progress_for
 from fleetcraft.view.run import Tally, render_run, run_shape
 from fleetcraft.view.text import Paint
-from fleetcraft.worker.settings import LocalRunReport, WorkerSettings
+from fleetcraft.worker.settings import LocalRunReport, WorkerSettings, depth_every_s
 
 _SHOWN = 20
 _EXAMPLES = """
@@ -75,6 +75,7 @@ def _settings(session: Session, tree: SpoolTree) -> WorkerSettings:
         node_failure_s=config.seconds("worker.node_failure_s"),
         telemetry_dir=config.text("telemetry.dir"),
         telemetry_interval_s=config.seconds("telemetry.interval_s"),
+        depth_every_s=depth_every_s(config.seconds("telemetry.interval_s")),
     )
 
 

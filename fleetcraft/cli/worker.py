@@ -21,7 +21,7 @@ from fleetcraft.spool.control import refuse_markers
 from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.view.run import event_line
 from fleetcraft.view.text import Paint, plural
-from fleetcraft.worker.settings import WorkerReport, WorkerSettings
+from fleetcraft.worker.settings import WorkerReport, WorkerSettings, depth_every_s
 
 _EXAMPLES = """
 fleetcraft worker
@@ -115,6 +115,7 @@ def _settings(session: Session, spool_dir: str, given: dict[str, Any]) -> Worker
         node_failure_s=config.seconds("worker.node_failure_s"),
         telemetry_dir=config.text("telemetry.dir"),
         telemetry_interval_s=config.seconds("telemetry.interval_s"),
+        depth_every_s=depth_every_s(config.seconds("telemetry.interval_s")),
     )
 
 

@@ -131,6 +131,21 @@ class Queue(msgspec.Struct, kw_only=True):
             found = depth if depth.spool == spool else found
         return found
 
+    def running_spans(self, spool: str, start_s: float, end_s: float) -> list[tuple[float, float]]:
+        """When tasks of a spool ran, one span a run, within two moments.
+
+        A run whose end nobody has told counts as long as its worker was there.
+        """
+        until = {worker.lease: worker.last_s for worker in self.workers}
+        spans = []
+        for run in self.runs:
+            told_s = until.get(run.lease) if run.end_s is None else run.end_s
+            begun_s = max(start_s, run.start_s)
+            ended_s = end_s if told_s is None else min(end_s, told_s)
+            if run.spool == spool and begun_s < ended_s:
+                spans.append((begun_s, ended_s))
+        return spans
+
 
 def read_queue(
     spool_dirs: Mapping[str, str], *, since_s: float | None = None, until_s: float | None = None

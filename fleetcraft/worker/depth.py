@@ -1,6 +1,6 @@
 """How deep the spool was, noted in journals: so that a load never stands without the work for it.
 
-About every 30 s one worker of a fleet counts, each in its turn by the clock, without asking the
+Every ``depth_every_s`` one worker of a fleet counts, in its turn by the clock, without asking the
 others. Invariant: it is for reading only, costs at most a fiftieth of a worker's time, and a spool
 that cannot be counted stops nothing.
 """
@@ -15,7 +15,6 @@ from fleetcraft.spool.views import counts
 from fleetcraft.worker.diary import Diary
 from fleetcraft.worker.settings import WorkerSettings
 
-DEPTH_EVERY_S = 30.0
 _DUTY = 50
 
 
@@ -37,6 +36,7 @@ class DepthNotes:
         self._diary = diary
         self._ranks = max(1, settings.ranks)
         self._rank = settings.rank % self._ranks
+        self._every_s = settings.depth_every_s
         self._begins = self._rank == 0 or in_pack
         self._noted = False
         self._rest_until = 0.0
@@ -70,9 +70,9 @@ class DepthNotes:
 
     def _plan_next(self) -> None:
         wall_s, now = time.time(), time.monotonic()
-        self._due_at = now + seconds_to_turn(wall_s, self._rank, self._ranks)
+        self._due_at = now + seconds_to_turn(wall_s, self._rank, self._ranks, self._every_s)
         while self._due_at < self._rest_until:
-            self._due_at += DEPTH_EVERY_S * self._ranks
+            self._due_at += self._every_s * self._ranks
 
     def _note_once(self, text: str) -> None:
         if not self._noted:
@@ -80,11 +80,11 @@ class DepthNotes:
         self._noted = True
 
 
-def seconds_to_turn(wall_s: float, rank: int, ranks: int) -> float:
+def seconds_to_turn(wall_s: float, rank: int, ranks: int, every_s: float) -> float:
     """Seconds until the next turn of a rank begins, more than 0.
 
-    Turns are the 30 s since 1970, and turn ``n`` is that of rank ``n % ranks``.
+    Turns are counted since 1970, and turn ``n`` is that of rank ``n % ranks``.
     """
-    turn = int(wall_s // DEPTH_EVERY_S)
+    turn = int(wall_s // every_s)
     next_turn = turn + 1 + (rank - turn - 1) % ranks
-    return next_turn * DEPTH_EVERY_S - wall_s
+    return next_turn * every_s - wall_s

@@ -10,6 +10,14 @@ from enum import IntEnum
 
 from fleetcraft.identity import NO_JOB, JobRun
 
+DEPTH_EVERY_S = 30.0
+
+
+def depth_every_s(telemetry_interval_s: float) -> float:
+    """Seconds between notes of the depth: in step with samples, from 1 s to 30 s."""
+    wanted_s = telemetry_interval_s or DEPTH_EVERY_S
+    return min(DEPTH_EVERY_S, max(1.0, wanted_s))
+
 
 class WorkerExit(IntEnum):
     """Exit codes of a worker; 0, 6, 130 and 143 are everybody's, the others its own.
@@ -54,6 +62,7 @@ class WorkerSettings:
         telemetry_dir: Where tasks report their forward calls, and the node's logger writes; empty
             for neither.
         telemetry_interval_s: Seconds between the logger's samples; 0 starts none.
+        depth_every_s: Seconds between notes of the spool's depth, by one worker of all.
     """
 
     spool_dir: str
@@ -74,6 +83,7 @@ class WorkerSettings:
     node_failure_s: float = 10.0
     telemetry_dir: str = ""
     telemetry_interval_s: float = 0.0
+    depth_every_s: float = DEPTH_EVERY_S
 
 
 @dataclass(kw_only=True)

@@ -135,7 +135,7 @@ def test_an_empty_folder_is_bad_data_and_makes_nothing(fleet: Fleet, tmp_path: P
     assert called.code == 7
     assert f"no telemetry file in {empty}; nothing was drawn" in called.err
     called = fleet("telemetry", "plot", str(tmp_path / "none"), "--out", "x", "--json")
-    assert called.code == 7
+    assert called.code == 2
     assert "nothing was read" in called.error["message"]
     assert not (tmp_path / "out").exists()
 

@@ -236,10 +236,16 @@ def test_what_is_no_time_is_a_usage_error(
     assert fleet("telemetry", "summary", *words).code == 2
 
 
-def test_a_folder_that_is_not_there_is_bad_data_without_a_traceback(fleet: Fleet) -> None:
-    called = fleet("telemetry", "summary", "/nowhere/at/all")
-    assert called.code == 7
-    assert called.err.startswith("error: cannot read telemetry from /nowhere/at/all")
+@pytest.mark.parametrize(
+    "words", [("inspect",), ("summary",), ("plot", "--out", "x"), ("export", "--out", "x")]
+)
+def test_a_folder_that_is_not_there_is_the_same_mistake_for_every_command(
+    fleet: Fleet, words: tuple[str, ...]
+) -> None:
+    called = fleet("telemetry", *words, "/nowhere/at/all")
+    assert called.code == 2
+    assert called.err.startswith("error: no telemetry at /nowhere/at/all")
+    assert fleet("telemetry", *words).code == 3  # of the scratch tree, which has none yet
 
 
 def test_without_a_scratch_tree_and_a_folder_it_says_what_is_missing(bare_fleet: Fleet) -> None:

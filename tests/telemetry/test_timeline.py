@@ -15,7 +15,7 @@ from fleetcraft.telemetry.figures.binning import bin_means, quantiles
 from fleetcraft.telemetry.figures.time_axis import Span, TimeAxis, choose_axis, stretches
 from fleetcraft.telemetry.figures.timeline import Timeline, build_timeline
 from fleetcraft.telemetry.figures.traces import STATES, Traces, classify_all, measure, read_traces
-from fleetcraft.telemetry.queue import Depth, Presence, Queue
+from fleetcraft.telemetry.queue import Depth, Presence, Queue, Run
 from fleetcraft.telemetry.reading.sources import find_sources
 from tests.telemetry.traces import (
     BEGIN_S,
@@ -351,6 +351,26 @@ def test_a_depth_holds_until_three_were_missed(tmp_path: Path) -> None:
     queue = Queue(depths=[depth(0, "outer", 5), depth(90, "outer", 3), depth(300, "outer", 1)])
     pending = timeline_of(tmp_path, queue).depths["outer"]["pending"]
     np.testing.assert_equal(pending, [5, 5, 5, 3, *[np.nan] * 6, 1, *[np.nan] * 9])
+
+
+def test_what_ran_is_counted_by_starts_and_ends_between_two_depths(tmp_path: Path) -> None:
+    write_ours(tmp_path, every_30_s(0, 150))
+    runs = [
+        Run(spool="outer", task=name, lease="l", claim=name, start_s=BEGIN_S + a, end_s=BEGIN_S + b)
+        for name, a, b in (("a", 30, 90), ("b", 45, 60), ("c", 60, 90))
+    ]
+    queue = Queue(runs=runs, depths=[depth(at, "outer", 0) for at in (0, 90, 120)])
+    running = timeline_of(tmp_path, queue).depths["outer"]["running"]
+    assert running.tolist() == [0.0, 1.5, 2.0, 0.0, 0.0]
+
+
+@given(
+    st.lists(st.tuples(st.floats(-50, 150), st.floats(-50, 150)).map(sorted).map(tuple), max_size=8)
+)
+def test_concurrency_is_the_sum_of_the_single_overlaps(spans: list[tuple[float, float]]) -> None:
+    axis = even_axis(10)
+    wanted = sum((axis.overlap(*span) for span in spans), np.zeros(axis.bins))
+    np.testing.assert_allclose(axis.concurrency(spans), wanted, atol=1e-6)
 
 
 def test_drained_spools_are_set_against_what_the_gpus_did(tmp_path: Path) -> None:

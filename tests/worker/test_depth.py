@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetcraft.spool import leases
-from fleetcraft.worker.depth import DEPTH_EVERY_S, DepthNotes, seconds_to_turn
+from fleetcraft.worker.depth import DepthNotes, seconds_to_turn
 from fleetcraft.worker.diary import Diary
-from fleetcraft.worker.settings import WorkerSettings
+from fleetcraft.worker.settings import DEPTH_EVERY_S, WorkerSettings, depth_every_s
 from tests.worker.harness import Site
 
 EMPTY = {"waiting": 0, "pending": 0, "running": 0, "done": 0, "failed": 0}
@@ -28,7 +28,7 @@ def depths(journal: list[dict[str, Any]]) -> list[dict[str, int]]:
 def test_each_turn_is_that_of_one_rank_and_each_rank_has_one_in_each_round(
     wall_s: float, ranks: int
 ) -> None:
-    waits_s = sorted(seconds_to_turn(wall_s, rank, ranks) for rank in range(ranks))
+    waits_s = sorted(seconds_to_turn(wall_s, rank, ranks, DEPTH_EVERY_S) for rank in range(ranks))
     steps_s = [later - sooner for sooner, later in itertools.pairwise(waits_s)]
     assert 0 < waits_s[0] <= DEPTH_EVERY_S
     assert all(abs(step_s - DEPTH_EVERY_S) < 1e-3 for step_s in steps_s)
@@ -38,8 +38,12 @@ def test_each_turn_is_that_of_one_rank_and_each_rank_has_one_in_each_round(
 def test_the_turn_of_the_moment_is_over_for_everybody(turn: int, part: float, ranks: int) -> None:
     wall_s = (turn + part) * DEPTH_EVERY_S
     rank = turn % ranks
-    wait_s = seconds_to_turn(wall_s, rank, ranks)
+    wait_s = seconds_to_turn(wall_s, rank, ranks, DEPTH_EVERY_S)
     assert wait_s > (ranks - 1) * DEPTH_EVERY_S
+
+
+def test_depths_are_noted_in_step_with_samples_and_never_in_haste() -> None:
+    assert [depth_every_s(interval_s) for interval_s in (0, 0.1, 2, 30, 300)] == [30, 1, 2, 30, 30]
 
 
 def test_the_first_rank_notes_the_beginning_and_each_worker_the_end(site: Site) -> None:

@@ -135,12 +135,11 @@ def draw_telemetry(root: Path, results: Path) -> str:
     """Shows and draws what was logged while the workers ran; says in words what was seen."""
     fleetcraft(root, results, "telemetry", "inspect")
     gpus = ask_fleetcraft(root, results, "telemetry", "inspect")["gpus"]
-    if gpus:
-        fleetcraft(root, results, "telemetry", "summary", "--window", "1h", check=False)
+    fleetcraft(root, results, "telemetry", "summary", "--window", "1h")
     fleetcraft(root, results, "telemetry", "plot", "--out", "report")
     if gpus:
         return f"{gpus} GPUs beside the queue: utilization, memory, power, and what was to do"
-    return "the queue alone: no GPU was seen here, and none is made up"
+    return "the queue, and memory and load of this host: no GPU was seen, and none is made up"
 
 
 def write_table(path: Path) -> None:

@@ -11,6 +11,7 @@ import click
 
 from fleetcraft.cli.output import note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
+from fleetcraft.cli.telemetry.places import telemetry_place
 from fleetcraft.view.text import left_out, one_line, plural
 
 _EXAMPLES = """
@@ -18,7 +19,8 @@ fleetcraft telemetry export --anonymize --out published
 fleetcraft telemetry export /scratch/me/fleet/telemetry --anonymize --out published --json
 """
 _EXITS = """
-0 done; 2 the folder is not empty; 7 there is nothing to read
+0 done; 2 the new folder is not empty, or there is no such DIR; 7 there is nothing to read;
+3 the scratch tree has no telemetry yet
 """
 _SHOWN = 20
 
@@ -37,7 +39,7 @@ def export_command(session: Session, folder: str | None, out: str, anonymize: bo
     """
     from fleetcraft.telemetry.export import export
 
-    place = folder or session.config.telemetry_dir
+    place = telemetry_place(session, folder)
     done = export(place, out, anonymize=anonymize)
     dropped: Counter[str] = Counter()
     for file in done.files:

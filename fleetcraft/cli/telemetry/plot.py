@@ -12,7 +12,7 @@ import click
 
 from fleetcraft.cli.output import note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
-from fleetcraft.cli.telemetry.places import FileProgress, folder_of, spools_of
+from fleetcraft.cli.telemetry.places import FileProgress, folder_of, spools_of, telemetry_place
 from fleetcraft.errors import ConfigError, DataError, FleetError, UsageError
 from fleetcraft.view.text import one_line, plural
 
@@ -26,7 +26,8 @@ fleetcraft telemetry plot traces/ --out figures --since 2026-07-17T06:00 --until
 fleetcraft telemetry plot --out figures --controller-log controller.log --mfu
 """
 _EXITS = """
-0 all figures are written; 1 there is nothing to draw for one of them; 7 there is nothing to read
+0 all figures are written; 1 there is nothing to draw for one of them; 7 there is nothing to read;
+2 there is no such folder; 3 the scratch tree has no telemetry yet
 """
 
 
@@ -227,7 +228,7 @@ class _Drawing:
 
     @property
     def _place(self) -> str:
-        return self._folder or self._session.config.telemetry_dir
+        return telemetry_place(self._session, self._folder)
 
     def _sources(self) -> Found:
         from fleetcraft.telemetry.reading.sources import find_sources

@@ -13,7 +13,7 @@ import click
 
 from fleetcraft.cli.output import columns, note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
-from fleetcraft.cli.telemetry.places import FileProgress, spools_of
+from fleetcraft.cli.telemetry.places import FileProgress, spools_of, telemetry_place
 from fleetcraft.errors import FleetError, UsageError
 from fleetcraft.units import format_seconds, parse_duration_s
 from fleetcraft.view.text import Paint
@@ -30,7 +30,8 @@ fleetcraft telemetry summary --window 300 --freeze window.json
 _EXITS = """
 0 done
 1 no row lies in the window
-7 there is no such folder, or FILE holds another window
+2 there is no such folder; 3 the scratch tree has no telemetry yet
+7 FILE holds another window
 """
 
 
@@ -80,7 +81,7 @@ def summary_command(
     if interval is not None and not 0 < interval < float("inf"):
         raise UsageError(f"not a usable interval: {interval:g} s", hint="--interval 30")
     span = window_at(window, end, time.time())
-    folder = place or session.config.telemetry_dir
+    folder = telemetry_place(session, place)
     with FileProgress() as progress:
         read = summarize(
             folder,

@@ -105,6 +105,27 @@ class TimeAxis:
         share: Floats = np.clip(inside_s / self.bin_s, 0.0, 1.0)
         return share
 
+    def concurrency(self, spans: Sequence[tuple[float, float]]) -> Floats:
+        """How many of some spans lie over each bin, on average over the bin, [bins].
+
+        Costs a sorting of the spans, not their number times the bins.
+        """
+        starts = self.starts_s()
+        begun, ended = np.sort(np.array(spans, dtype=np.float64).reshape(-1, 2), axis=0).T
+        until_s = _time_after(begun, starts + self.bin_s) - _time_after(ended, starts + self.bin_s)
+        before_s = _time_after(begun, starts) - _time_after(ended, starts)
+        count: Floats = np.maximum(0.0, (until_s - before_s) / self.bin_s)
+        return count
+
+
+def _time_after(ordered: Floats, at_s: Floats) -> Floats:
+    """Seconds from each moment to each later one of ``at_s``, summed up for each of these."""
+    origin = ordered[0] if len(ordered) else 0.0
+    sums = np.concatenate(([0.0], np.cumsum(ordered - origin)))
+    earlier = np.searchsorted(ordered, at_s)
+    passed: Floats = (earlier * (at_s - origin) - sums[earlier]).astype(np.float64)
+    return passed
+
 
 def choose_axis(
     covered: Iterable[tuple[float, float]],

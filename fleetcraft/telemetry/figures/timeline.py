@@ -25,11 +25,11 @@ from fleetcraft.telemetry.figures.time_axis import (
     stretches,
 )
 from fleetcraft.telemetry.figures.traces import STATES, Traces
-from fleetcraft.telemetry.queue import SPOOLS, Depth, Presence, Queue
+from fleetcraft.telemetry.queue import SPOOLS, Presence, Queue
 
 DEPTH_GAP_S = 95.0
-"""A queue depth holds so long. Source: workers write one about every 30 s; three may be missed,
-as for GPUs."""
+"""A queue depth holds so long. Source: workers write one every 30 s at the latest; three may be
+missed, as for GPUs."""
 MAX_GPU_ROWS = 40
 _SILENT = STATES.index(GpuState.SILENT)
 _UNKNOWN = STATES.index(GpuState.UNKNOWN)
@@ -96,7 +96,8 @@ class Timeline:
         states: Mean number of GPUs in each state of `STATES`, [states, bins]; NaN where no GPU
             reports and none is known to be allocated.
         allocation_known: Whether workers say how many GPUs there are.
-        depths: Spool to state to mean number of tasks; NaN where no worker wrote one.
+        depths: Spool to state to mean number of tasks; NaN where no worker wrote one. What ran is
+            counted by starts and ends, where journals tell any.
         workers: Spool to workers present.
         shares: Each state's share of all GPU time that is known.
         drained: What the GPUs did while no task waited anywhere; None if that is not known.
@@ -160,7 +161,7 @@ def build_timeline(
     bins = [Binned(trace, axis) for trace in found.traces]
     per_gpu = len(found.traces) <= MAX_GPU_ROWS and len(found.traces) > len(found.hosts)
     states, known = _states(bins, queue.workers, axis, found.interval_s)
-    depths = _depths(queue.depths, axis)
+    depths = _depths(queue, axis)
     return Timeline(
         axis=axis,
         rows=tuple(_rows(bins, found.hosts, per_gpu, axis)),
@@ -339,10 +340,10 @@ def _workers(workers: Sequence[Presence], axis: TimeAxis) -> dict[str, Floats]:
     return present
 
 
-def _depths(depths: Sequence[Depth], axis: TimeAxis) -> dict[str, dict[str, Floats]]:
+def _depths(queue: Queue, axis: TimeAxis) -> dict[str, dict[str, Floats]]:
     found: dict[str, dict[str, Floats]] = {}
     for spool in SPOOLS:
-        own = [depth for depth in depths if depth.spool == spool]
+        own = [depth for depth in queue.depths if depth.spool == spool]
         t_s = np.array([depth.t_s for depth in own])
         gap_s = np.full(len(own), DEPTH_GAP_S)
         if own and (axis.bin_of(t_s) >= 0).any():
@@ -352,6 +353,10 @@ def _depths(depths: Sequence[Depth], axis: TimeAxis) -> dict[str, dict[str, Floa
                 )[0]
                 for state in ("waiting", "pending", "running")
             }
+            spans = queue.running_spans(spool, axis.starts_s()[0], axis.last_s)
+            if spans:  # exact, where a depth noted now and then is not
+                known = np.isfinite(found[spool]["running"])
+                found[spool]["running"] = np.where(known, axis.concurrency(spans), np.nan)
     return found
 
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from fleetcraft.telemetry.journals import seconds
-from fleetcraft.telemetry.queue import SPOOLS, Depth, Presence, Queue, Run
+from fleetcraft.telemetry.queue import SPOOLS, Depth, Presence, Queue
 from fleetcraft.telemetry.windows.series import SourceFacts
 from fleetcraft.units import format_seconds
 
 STATES = ("waiting", "pending", "running", "done", "failed")
 _STALE_S = 300.0
-"""A depth is written every 30 s while a fleet lives; an older one is said to be old."""
+"""A depth is written every 30 s at the latest while a fleet lives; an older one is called old."""
 
 
 class Depths(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,12 +95,11 @@ def work_of(queue: Queue | None, start_s: float, end_s: float) -> Work:
     if not queue.journals + queue.passed_over:
         return Work(problems=problems)
     spools = {}
-    until = {worker.lease: worker.last_s for worker in queue.workers}
     for spool in SPOOLS:
         of_spool = [depth for depth in queue.depths if depth.spool == spool]
         if depths := _depths(of_spool, start_s, end_s):
-            runs = [run for run in queue.runs if run.spool == spool]
-            spools[spool] = _with_running(depths, runs, until, (start_s, end_s))
+            spans = queue.running_spans(spool, start_s, end_s)
+            spools[spool] = _with_running(depths, spans, end_s - start_s)
     there = {worker.lease for worker in queue.workers if worker.overlaps(end_s, end_s)}
     running = sum(
         run.start_s <= end_s and (run.end_s > end_s if run.end_s else run.lease in there)
@@ -146,34 +145,18 @@ def _depths(depths: Sequence[Depth], start_s: float, end_s: float) -> Depths | N
     )
 
 
-def _with_running(
-    depths: Depths,
-    runs: Iterable[Run],
-    until: Mapping[str, float | None],
-    span: tuple[float, float],
-) -> Depths:
-    """The same, with what starts and ends of tasks say of those that ran.
-
-    A run whose end nobody has told counts as long as its worker was there.
-    """
-    start_s, end_s = span
-    steps: list[tuple[float, int]] = []
-    for run in runs:
-        told_s = until.get(run.lease) if run.end_s is None else run.end_s
-        begun_s = max(start_s, run.start_s)
-        ended_s = end_s if told_s is None else min(end_s, told_s)
-        if begun_s < ended_s:
-            steps += [(begun_s, 1), (ended_s, -1)]
-    if not steps:
+def _with_running(depths: Depths, spans: Sequence[tuple[float, float]], window_s: float) -> Depths:
+    """The same, with what starts and ends of tasks say of those that ran."""
+    if not spans:
         return depths
-    total_s = sum(-at_s if step > 0 else at_s for at_s, step in steps)
     now = most = 0
-    for _, step in sorted(steps):
+    for _, step in sorted([(begun_s, 1) for begun_s, _ in spans] + [(e, -1) for _, e in spans]):
         now += step
         most = max(most, now)
+    mean = sum(ended_s - begun_s for begun_s, ended_s in spans) / window_s
     return msgspec.structs.replace(
         depths,
-        mean={**depths.mean, "running": total_s / (end_s - start_s)},
+        mean={**depths.mean, "running": mean},
         most={**depths.most, "running": max(most, depths.most.get("running", 0))},
     )
 
