@@ -64,7 +64,7 @@ wait_for_turn() {
 }
 
 # Three lines: the kind of machine, the folder, and the hash of what was asked for with the extras.
-# The extras come last: of 'torch,video' and 'torch,video,dev' the wider one serves both.
+# The extras come last: of 'torch,video' and 'torch,video,diffusers,dev' the wider one serves both.
 stamp_for() { # stamp_for EXTRAS
   local hash
   hash=$(cat "$repo/pyproject.toml" "$repo/infra/constraints.txt" | sha256sum)
@@ -183,7 +183,7 @@ install_package() { # install_package EXTRAS
 
 announce() { # announce EXTRAS TORCH_TOO: megabytes as added up once for x86_64 and Python 3.11
   local mb=100 torch='uses the torch that is there'
-  [[ $1 != *dev* ]] || mb=140
+  [[ $1 != *dev* ]] || mb=190
   if [[ $2 == yes ]]; then
     torch='torch: 200 MB as a CPU build, up to 3000 MB as a CUDA build (FLEET_TORCH_INDEX=URL says where from)'
   fi

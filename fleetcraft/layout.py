@@ -131,9 +131,19 @@ class Scratch:
         self.logs = f"{self.root}/logs"
         self.telemetry = f"{self.root}/telemetry"
         self.forwards = forwards_folder(self.telemetry)
+        self.calibration = f"{self.root}/calibration"
+        self.batch_table = f"{self.calibration}/batch-table.yaml"
         self.control = f"{self.root}/control"
         self.intents = f"{self.control}/intents"
         self.locks = f"{self.control}/locks"
+
+    def family_folder(self, family: str) -> str:
+        """Where the calibration runs of a family lie; ``/`` in its key becomes ``@``."""
+        return f"{self.calibration}/{family.replace('/', '@')}"
+
+    def calibration_run(self, family: str, run: str) -> str:
+        """One calibration run: its record, its trials' folders, its figure."""
+        return f"{self.family_folder(family)}/{run}"
 
     def worker_log(self, job: str, rank: int) -> str:
         """What the worker of one node of a fleet prints, over all its starts."""
@@ -178,6 +188,16 @@ def forwards_folder(telemetry_dir: str) -> str:
 def forwards_file(telemetry_dir: str, owner: str) -> str:
     """What the task of one claim reports of its forward calls, one JSON object a line."""
     return f"{forwards_folder(telemetry_dir)}/{owner}.jsonl"
+
+
+def calibration_record(run_folder: str) -> str:
+    """The record of a calibration run; the run is whole when this is there."""
+    return f"{run_folder}/calibration.json"
+
+
+def trial_folder(run_folder: str, name: str) -> str:
+    """The folder of one trial: ``batch-004`` or ``preflight``."""
+    return f"{run_folder}/{name}"
 
 
 def telemetry_file(node: str, job: str, started: str) -> str:

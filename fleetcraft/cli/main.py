@@ -47,6 +47,8 @@ VERBS = {
     "telemetry": ("telemetry", "Log GPUs, and read, verify, plot and export what was logged."),
     "top": ("top", "Show what every GPU of the fleet does, now."),
     "mfu": ("mfu", "Estimate model FLOPs utilization from model, device and time."),
+    "calibrate": ("calibrate", "Measure whole cycles, choose a batch, freeze it, check it."),
+    "video": ("video", "Say what a video file holds, and check that it is whole."),
     "config": ("config", "Show the settings and where they come from."),
 }
 """Verb to its module in `fleetcraft.cli` and the first line of its help."""

@@ -299,7 +299,7 @@ def test_the_second_call_does_nothing_but_start(with_python: Machine) -> None:
 def test_the_test_environment_widens_that_of_the_demo_and_serves_it(with_python: Machine) -> None:
     with_python.call("demo")
     with_python.call("test")
-    assert with_python.set_ups() == [".[torch,video]", ".[torch,video,dev]"]
+    assert with_python.set_ups() == [".[torch,video]", ".[torch,video,diffusers,dev]"]
     with_python.call("demo")
     assert with_python.set_ups() == []
 

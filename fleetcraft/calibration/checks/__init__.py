@@ -1,0 +1,1 @@
+"""What batching and attention must not change, and FLOPs that are counted."""

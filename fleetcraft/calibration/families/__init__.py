@@ -1,0 +1,1 @@
+"""Families that come with the package."""

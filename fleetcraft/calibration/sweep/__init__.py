@@ -1,0 +1,1 @@
+"""Which batches are tried, and which one is chosen."""

@@ -1,0 +1,1 @@
+"""What lives on the device when: every byte of a peak, and who owns it."""
