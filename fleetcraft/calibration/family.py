@@ -249,9 +249,9 @@ def family(
     Raises:
         UsageError: A value that no record could hold, or an unknown argument.
     """
-    unknown = sorted(set(more) - {field.name for field in msgspec.structs.fields(Family)})
+    unknown = sorted(set(more) - set(Family.__struct_fields__))
     if unknown:
-        near = get_close_matches(unknown[0], [f.name for f in msgspec.structs.fields(Family)], n=1)
+        near = get_close_matches(unknown[0], Family.__struct_fields__, n=1)
         raise UsageError(
             f"family {key!r}: unknown argument {unknown[0]!r}",
             hint=f"did you mean {near[0]!r}?" if near else "see docs/calibration.md",
