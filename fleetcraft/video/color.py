@@ -1,67 +1,19 @@
-"""Colour: the tags of a stream by name, what is refused, and the two explicit conversions.
+"""The explicit conversions between RGB and YUV, at 8 bits and deeper.
 
-No file is opened here. Invariant: every conversion between RGB and YUV names its matrix and its
-ranges; tags only describe what was done, they never do it.
+No file is opened here; what streams say about themselves is in `tags`. Invariant: every conversion
+names its matrix and its ranges; tags only describe what was done, they never do it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fleetcraft.errors import DataError
 from fleetcraft.video.pyav import ColorRange, Colorspace, Interpolation, VideoFrame
-
-# Code points of colour tags. Source: ITU-T H.273 (2021), tables 2, 3 and 4.
-PRIMARIES = {
-    1: "bt709",
-    2: "unspecified",
-    4: "bt470m",
-    5: "bt470bg",
-    6: "smpte170m",
-    7: "smpte240m",
-    8: "film",
-    9: "bt2020",
-    10: "smpte428",
-    11: "smpte431",
-    12: "smpte432",
-    22: "ebu3213",
-}
-TRANSFERS = {
-    1: "bt709",
-    2: "unspecified",
-    4: "gamma22",
-    5: "gamma28",
-    6: "smpte170m",
-    7: "smpte240m",
-    8: "linear",
-    11: "iec61966-2-4",
-    13: "iec61966-2-1",
-    14: "bt2020-10",
-    15: "bt2020-12",
-    16: "smpte2084",
-    18: "arib-std-b67",
-}
-MATRICES = {
-    0: "rgb",
-    1: "bt709",
-    2: "unspecified",
-    4: "fcc",
-    5: "bt470bg",
-    6: "smpte170m",
-    7: "smpte240m",
-    8: "ycgco",
-    9: "bt2020nc",
-    10: "bt2020c",
-}
-RANGES = {0: "unspecified", 1: "limited", 2: "full"}
-
-BT709 = 1
-UNSPECIFIED = 2
-LIMITED = 1
-
-_WIDE_PRIMARIES = {9, 11, 12}
-_HDR_TRANSFERS = {14, 15, 16, 18}
-_HDR_MATRICES = {9, 10}
+from fleetcraft.video.tags import MATRICES, ColorTags
 
 # The matrices that libswscale converts, by tag; 5 and 6 are both BT.601.
 _SWSCALE_MATRIX = {
@@ -70,6 +22,7 @@ _SWSCALE_MATRIX = {
     5: Colorspace.ITU601,
     6: Colorspace.ITU601,
     7: Colorspace.SMPTE240M,
+    9: Colorspace.BT2020,
 }
 
 # The slow and exact paths of libswscale, and none that depends on the CPU's vector units.
@@ -82,60 +35,11 @@ _FLAGS = int(
     | Interpolation.BITEXACT
 )
 
+RGB48_WHITE = 255 << 8
+"""White of libswscale's 16-bit RGB next to limited-range YUV: 255 shifted, not 65535.
 
-@dataclass(frozen=True, kw_only=True)
-class ColorTags:
-    """The colour description that a stream or frame carries, as H.273 code points."""
-
-    pix_fmt: str
-    bits: int
-    is_rgb: bool
-    primaries: int
-    transfer: int
-    matrix: int
-    range: int
-
-    @property
-    def is_full_range(self) -> bool:
-        """Whether luma spans 0 to 255; the yuvj formats say so by their name."""
-        return self.range == 2 or self.pix_fmt.startswith("yuvj")
-
-    @property
-    def applied_matrix(self) -> int:
-        """The matrix that is used: the stream's own, or BT.709 where it names none."""
-        return BT709 if self.matrix == UNSPECIFIED else self.matrix
-
-
-def refuse_what_8_bits_cannot_hold(path: str, tags: ColorTags) -> None:
-    """Refuses high bit depth, HDR and wide gamut.
-
-    Args:
-        path: The file, for the message.
-        tags: What its stream or frame says.
-
-    Raises:
-        DataError: If turning it into 8-bit BT.709 RGB would change what it shows.
-    """
-    transfer = TRANSFERS.get(tags.transfer, str(tags.transfer))
-    primaries = PRIMARIES.get(tags.primaries, str(tags.primaries))
-    found = f"{tags.pix_fmt}, primaries {primaries}, transfer {transfer}"
-    if tags.transfer in _HDR_TRANSFERS or tags.matrix in _HDR_MATRICES:
-        what, cure = "it is HDR", "tone-map it to 8-bit BT.709 first (ffmpeg's zscale and tonemap)"
-    elif tags.primaries in _WIDE_PRIMARIES:
-        what, cure = "its gamut is wide", "convert it to BT.709 first (ffmpeg's zscale)"
-    elif tags.bits > 8:
-        what = f"it has {tags.bits} bits per channel"
-        cure = "convert it to 8 bits first: ffmpeg -i IN -pix_fmt yuv420p OUT.mp4"
-    else:
-        return
-    raise DataError(
-        f"cannot read {path} as 8-bit RGB: {what} ({found}); nothing was flattened",
-        hint=cure,
-        path=path,
-        pix_fmt=tags.pix_fmt,
-        primaries=primaries,
-        transfer=transfer,
-    )
+Measured with PyAV 18.1: 65280 and nothing else gives luma 940 in 10 bits and comes back from it.
+"""
 
 
 def refuse_unknown_matrix(path: str, tags: ColorTags) -> None:
@@ -144,7 +48,7 @@ def refuse_unknown_matrix(path: str, tags: ColorTags) -> None:
     Raises:
         DataError: If libswscale has no such matrix.
     """
-    if tags.is_rgb or tags.applied_matrix in _SWSCALE_MATRIX:
+    if has_known_matrix(tags):
         return
     name = MATRICES.get(tags.matrix, str(tags.matrix))
     raise DataError(
@@ -155,38 +59,87 @@ def refuse_unknown_matrix(path: str, tags: ColorTags) -> None:
     )
 
 
-def yuv_from_rgb(frame: VideoFrame, pix_fmt: str) -> VideoFrame:
-    """Converts full-range RGB to limited-range BT.709 YUV.
+def has_known_matrix(tags: ColorTags) -> bool:
+    """Whether a stream can be converted to RGB exactly."""
+    return tags.is_rgb or tags.applied_matrix in _SWSCALE_MATRIX
+
+
+def yuv_from_rgb(frame: VideoFrame, pix_fmt: str, matrix: int) -> VideoFrame:
+    """Converts full-range RGB to limited-range YUV.
 
     Args:
-        frame: An rgb24 frame [H, W, 3].
+        frame: An rgb24 frame [H, W, 3], or rgb48le whose white is `RGB48_WHITE`.
         pix_fmt: The YUV format to make.
+        matrix: The colour matrix, by tag: 1 is BT.709, 9 BT.2020 non-constant luminance.
     """
-    return frame.reformat(
-        format=pix_fmt,
-        src_colorspace=Colorspace.ITU709,
-        dst_colorspace=Colorspace.ITU709,
-        src_color_range=ColorRange.JPEG,
-        dst_color_range=ColorRange.MPEG,
-        interpolation=_FLAGS,
-    )
+    return _reformat(frame, pix_fmt, _SWSCALE_MATRIX[matrix], ColorRange.JPEG, ColorRange.MPEG)
 
 
-def rgb_from_yuv(frame: VideoFrame, tags: ColorTags) -> VideoFrame:
-    """Converts a decoded frame to full-range RGB with the matrix and range of its stream.
+def rgb_from_frame(frame: VideoFrame, tags: ColorTags) -> NDArray[np.uint8]:
+    """A decoded frame of 8 bits as full-range RGB, by the matrix and range of its stream.
 
     Args:
         frame: The frame as decoded, YUV or RGB.
         tags: What the stream says; an unnamed matrix counts as BT.709.
+
+    Returns:
+        uint8 [H, W, 3].
     """
+    return _as_rgb(frame, tags, "rgb24").to_ndarray()  # type: ignore[return-value]
+
+
+def codes_from_frame(frame: VideoFrame, tags: ColorTags) -> NDArray[np.uint16]:
+    """A decoded frame as full-range RGB code values of its own depth.
+
+    Every luma level of a gray ramp stays a level of its own.
+
+    Args:
+        frame: The frame as decoded, of 8 to 16 bits.
+        tags: What the stream says; an unnamed matrix counts as BT.709.
+
+    Returns:
+        uint16 [H, W, 3], 0 to ``2**tags.bits - 1``.
+    """
+    wide: NDArray[Any] = _as_rgb(frame, tags, "rgb48le").to_ndarray()
+    most = (1 << tags.bits) - 1
     if tags.is_rgb:
-        return frame.reformat(format="rgb24", interpolation=_FLAGS)
+        # The low bits are a repetition of the high ones, which rounding would carry over.
+        return (wide >> (16 - tags.bits)).astype(np.uint16)
+    if tags.is_full_range:
+        codes = wide.astype(np.float64) / (1 << (16 - tags.bits))
+    else:
+        codes = wide.astype(np.float64) * (most / RGB48_WHITE)
+    return np.minimum(np.rint(codes), most).astype(np.uint16)
+
+
+def rounded_to_8_bits(codes: NDArray[np.uint16], bits: int) -> NDArray[np.uint8]:
+    """Code values of any depth as uint8, each rounded to the nearest.
+
+    Args:
+        codes: Code values, 0 to ``2**bits - 1``.
+        bits: Their depth.
+    """
+    scaled = codes.astype(np.float64) * (255 / ((1 << bits) - 1))
+    return np.rint(scaled).astype(np.uint8)
+
+
+def _as_rgb(frame: VideoFrame, tags: ColorTags, pix_fmt: str) -> VideoFrame:
+    if tags.is_rgb:
+        return frame.reformat(format=pix_fmt, interpolation=_FLAGS, threads=1)
+    source = ColorRange.JPEG if tags.is_full_range else ColorRange.MPEG
     matrix = _SWSCALE_MATRIX[tags.applied_matrix]
+    return _reformat(frame, pix_fmt, matrix, source, ColorRange.JPEG)
+
+
+def _reformat(
+    frame: VideoFrame, pix_fmt: str, matrix: Colorspace, source: ColorRange, target: ColorRange
+) -> VideoFrame:
     return frame.reformat(
-        format="rgb24",
+        format=pix_fmt,
         src_colorspace=matrix,
         dst_colorspace=matrix,
-        src_color_range=ColorRange.JPEG if tags.is_full_range else ColorRange.MPEG,
-        dst_color_range=ColorRange.JPEG,
+        src_color_range=source,
+        dst_color_range=target,
         interpolation=_FLAGS,
+        threads=1,
     )

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fleetcraft.errors import DataError, FleetError
+from fleetcraft.errors import ConfigError, DataError
 
 try:
     import av
     from av.video.frame import VideoFrame
     from av.video.reformatter import ColorRange, Colorspace, Interpolation
 except ImportError as error:
-    raise FleetError(
+    raise ConfigError(
         "cannot read or write video: PyAV (module 'av') is not installed",
         hint="pip install 'fleetcraft[video]'",
     ) from error
 
 # Source: the exact conversion flags came with PyAV 18.0; 17.1 and older lack them.
 if not hasattr(Interpolation, "ACCURATE_RND"):
-    raise FleetError(
+    raise ConfigError(
         f"cannot read or write video: PyAV {av.__version__} is too old, expected 18 or newer",
         hint="pip install --upgrade 'fleetcraft[video]'",
     )

@@ -1,4 +1,4 @@
-"""Reading: a video file as uint8 RGB frames, whole or one at a time.
+"""Reading: a video file as RGB frames, whole or one at a time.
 
 What a stream says about its colours is looked at before anything is decoded. Measuring and
 comparing videos is not done here. Invariant: either every frame of the file comes out, or an error.
@@ -7,26 +7,30 @@ comparing videos is not done here. Invariant: either every frame of the file com
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fleetcraft.errors import DataError
 from fleetcraft.video.color import (
-    MATRICES,
-    PRIMARIES,
-    RANGES,
-    TRANSFERS,
-    ColorTags,
+    codes_from_frame,
     refuse_unknown_matrix,
-    refuse_what_8_bits_cannot_hold,
-    rgb_from_yuv,
+    rgb_from_frame,
+    rounded_to_8_bits,
 )
 from fleetcraft.video.pyav import av, file_url, translated
+from fleetcraft.video.tags import (
+    MATRICES,
+    RANGES,
+    UNSPECIFIED,
+    ColorTags,
+    Deep,
+    pass_gate,
+)
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _BROKEN = "the file is damaged or its writer was interrupted: make it again"
+DECODER_THREADS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,12 @@ class VideoInfo:
         primaries: Colour primaries as tagged.
         transfer: Transfer function as tagged.
         color_range: limited, full or unspecified (then limited is taken), as tagged.
+        bits: Bits of the deepest channel.
+        is_hdr: Whether it is PQ or HLG.
+        is_wide_gamut: Whether its colours span more than BT.709, as BT.2020 and P3 do.
+        container: Name of the container's format.
+        frames_promised: How many frames its container says that it holds; None if it does not.
+        duration_s: How long its container says that it is; None if it does not.
     """
 
     width: int
@@ -64,6 +75,12 @@ class VideoInfo:
     primaries: str
     transfer: str
     color_range: str
+    bits: int
+    is_hdr: bool
+    is_wide_gamut: bool
+    container: str
+    frames_promised: int | None
+    duration_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +88,15 @@ class Video:
     """A decoded video.
 
     Attributes:
-        frames: uint8 RGB [T, H, W, 3]. Display rotation is not applied.
+        frames: RGB [T, H, W, 3]: uint8, or uint16 code values where they were kept. Display
+            rotation is not applied.
+        bits: Depth of these values: they span 0 to ``2**bits - 1``.
         info: What the file says about it.
     """
 
-    frames: NDArray[np.uint8]
+    frames: NDArray[Any]
     info: VideoInfo
+    bits: int = 8
 
     @property
     def fps(self) -> Fraction:
@@ -94,77 +114,121 @@ class Video:
         return self.info.pix_fmt
 
 
-def read_video(path: str | Path) -> Video:
-    """Reads a whole 8-bit video.
+def read_video(path: str | Path, *, deep: Deep | str = Deep.REFUSE) -> Video:
+    """Reads a whole video.
 
     Args:
         path: The file.
+        deep: What is to become of HDR, a wide gamut and more than 8 bits: ``refuse``, ``keep``
+            them as uint16 code values of the file's own depth (of any file, so of 8 bits too), or
+            ``flatten`` to 8 bits what is BT.709 without HDR.
 
     Returns:
-        All frames as uint8 RGB [T, H, W, 3], with what the file says about them.
+        All frames as RGB [T, H, W, 3], with their depth and what the file says about them.
 
     Raises:
-        DataError: If the file is missing, empty, truncated, has no video, or is HDR, wide gamut
-            or deeper than 8 bits.
+        UsageError: If `deep` is none of these.
+        DataError: If the file is missing, empty, truncated, has no video, or is what `deep` does
+            not allow; nothing was decoded then.
     """
+    deep = Deep.parse(deep)
     info = inspect_video(path)
-    return Video(frames=np.stack(list(iter_frames(path))), info=info)
+    frames = np.stack(list(iter_frames(path, deep=deep)))
+    return Video(frames=frames, info=info, bits=info.bits if deep is Deep.KEEP else 8)
 
 
 def inspect_video(path: str | Path) -> VideoInfo:
-    """Reads what a file says about its video stream, and refuses what 8 bits cannot hold.
+    """Reads what a file says about its video stream, HDR and deep ones too, without decoding.
 
     Args:
         path: The file.
 
     Raises:
-        DataError: As `read_video`, except that damage after the header is not found.
+        DataError: If it is missing, empty, no video, or its header is damaged.
     """
     path = str(path)
     with _opened(path) as container:
-        stream = _video_stream(path, container)
-        tags = _stream_tags(path, stream.codec_context)
-        if not stream.average_rate:
-            raise DataError(f"cannot read {path}: its frame rate is unknown", hint=_BROKEN)
-        return VideoInfo(
-            width=stream.codec_context.width,
-            height=stream.codec_context.height,
-            fps=stream.average_rate,
-            codec=stream.codec_context.name,
-            pix_fmt=tags.pix_fmt,
-            matrix="rgb" if tags.is_rgb else MATRICES[tags.applied_matrix],
-            matrix_assumed=not tags.is_rgb and tags.applied_matrix != tags.matrix,
-            primaries=PRIMARIES.get(tags.primaries, str(tags.primaries)),
-            transfer=TRANSFERS.get(tags.transfer, str(tags.transfer)),
-            color_range="full" if tags.is_full_range else RANGES.get(tags.range, "unspecified"),
-        )
+        return _info(path, container, _video_stream(path, container))
 
 
-def iter_frames(path: str | Path) -> Iterator[NDArray[np.uint8]]:
+def iter_frames(path: str | Path, *, deep: Deep | str = Deep.REFUSE) -> Iterator[NDArray[Any]]:
     """Decodes frame by frame, so that a long video need not fit in memory.
 
     Args:
         path: The file.
+        deep: As in `read_video`.
 
-    Yields:
-        uint8 RGB frames [H, W, 3], all of one size.
+    Returns:
+        RGB frames [H, W, 3], all of one size: uint8, or uint16 code values where they are kept.
 
     Raises:
+        UsageError: If `deep` is unknown.
         DataError: As `read_video`; damage is found when the iterator reaches it.
     """
-    path = str(path)
+    return _rgb_frames(str(path), Deep.parse(deep))
+
+
+def _rgb_frames(path: str, deep: Deep) -> Iterator[NDArray[Any]]:
+    passed = None
+    for frame, tags in walk_frames(path, deep):
+        if tags != passed:
+            refuse_unknown_matrix(path, tags)
+            passed = tags
+        if deep is Deep.KEEP:
+            yield codes_from_frame(frame, tags)
+        elif tags.bits > 8:
+            yield rounded_to_8_bits(codes_from_frame(frame, tags), tags.bits)
+        else:
+            yield rgb_from_frame(frame, tags)
+
+
+def walk_frames(path: str, deep: Deep) -> Iterator[tuple[VideoFrame, ColorTags]]:
+    """Decodes every frame, unconverted, with what is true of its colours.
+
+    Args:
+        path: The file.
+        deep: What may pass.
+
+    Yields:
+        A frame as decoded, and the tags of its stream.
+
+    Raises:
+        DataError: As `read_video`.
+    """
     with _opened(path) as container, translated(path, "decode", _BROKEN):
         stream = _video_stream(path, container)
-        tags = _stream_tags(path, stream.codec_context)
-        size = (stream.codec_context.width, stream.codec_context.height)
-        last = None
-        for frame in container.decode(stream):
+        context = stream.codec_context
+        context.thread_count = DECODER_THREADS
+        tags = _stream_tags(path, context)
+        pass_gate(path, tags, deep)
+        size = (context.width, context.height)
+        count = _Count()
+        for frame in count.decode(container, stream):
             _check_frame(path, frame, tags, size)
-            last = frame
-            yield rgb_from_yuv(frame, tags).to_ndarray()  # type: ignore[misc]
-        if last is None:
+            pass_gate(path, _as_frame_says(tags, frame), deep)
+            yield frame, tags
+        if count.last is None:
             raise DataError(f"{path} has a video stream without frames", hint=_BROKEN, path=path)
-        _check_reached_end(path, stream, last)
+        _check_reached_end(path, stream, count.last)
+        _check_promise(path, stream, count)
+
+
+class _Count:
+    """Decodes a stream and counts what came out and what was not meant to."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.discarded = 0
+        self.last: VideoFrame | None = None
+
+    def decode(self, container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
+        for packet in container.demux(stream):
+            # An edit list starts a clip between two key frames; what leads up to it is not shown.
+            self.discarded += bool(packet.size and packet.is_discard)
+            for frame in packet.decode():
+                self.frames += 1
+                self.last = frame
+                yield frame
 
 
 def _opened(path: str) -> InputContainer:
@@ -184,22 +248,72 @@ def _video_stream(path: str, container: InputContainer) -> VideoStream:
     return container.streams.video[0]
 
 
+def _info(path: str, container: InputContainer, stream: VideoStream) -> VideoInfo:
+    context = stream.codec_context
+    tags = _stream_tags(path, context)
+    rate = stream.average_rate or stream.guessed_rate or stream.base_rate
+    if not rate:
+        raise DataError(f"cannot read {path}: its frame rate is unknown", hint=_BROKEN, path=path)
+    known = MATRICES.get(tags.applied_matrix, str(tags.applied_matrix))
+    words = tags.words
+    return VideoInfo(
+        width=context.width,
+        height=context.height,
+        fps=rate,
+        codec=context.name,
+        pix_fmt=tags.pix_fmt,
+        matrix="rgb" if tags.is_rgb else known,
+        matrix_assumed=not tags.is_rgb and tags.applied_matrix != tags.matrix,
+        primaries=words["primaries"],
+        transfer=words["transfer"],
+        color_range="full" if tags.says_full_range else RANGES.get(tags.range, "unspecified"),
+        bits=tags.bits,
+        is_hdr=tags.is_hdr,
+        is_wide_gamut=tags.is_wide_gamut,
+        container=container.format.name,
+        frames_promised=stream.frames or None,
+        duration_s=_duration_s(container, stream),
+    )
+
+
+def _duration_s(container: InputContainer, stream: VideoStream) -> float | None:
+    if stream.duration is not None and stream.time_base is not None:
+        return float(stream.duration * stream.time_base)
+    promised_s = _promised_duration_s(stream)
+    if promised_s is None and container.duration is not None:
+        return container.duration / av.time_base
+    return promised_s
+
+
 def _stream_tags(path: str, context: VideoCodecContext) -> ColorTags:
     pixels = context.format
-    if pixels is None:
-        raise DataError(f"cannot read {path}: its pixel format is unknown", hint=_BROKEN, path=path)
-    tags = ColorTags(
+    if pixels is None or not context.width or not context.height:
+        what = "pixel format" if pixels is None else "size"
+        raise DataError(f"cannot read {path}: its {what} is unknown", hint=_BROKEN, path=path)
+    return ColorTags(
         pix_fmt=pixels.name,
         bits=max(component.bits for component in pixels.components),
         is_rgb=pixels.is_rgb,
+        is_gray=pixels.name.startswith(("gray", "ya", "mono")),
         primaries=int(context.color_primaries),
         transfer=int(context.color_trc),
         matrix=int(context.colorspace),
         range=int(context.color_range),
     )
-    refuse_what_8_bits_cannot_hold(path, tags)
-    refuse_unknown_matrix(path, tags)
-    return tags
+
+
+def _as_frame_says(tags: ColorTags, frame: VideoFrame) -> ColorTags:
+    """The stream's tags, with what the frame itself says where that is something."""
+
+    def said(of_frame: int, of_stream: int) -> int:
+        return of_stream if of_frame in (0, UNSPECIFIED) else int(of_frame)
+
+    return replace(
+        tags,
+        primaries=said(frame.color_primaries, tags.primaries),
+        transfer=said(frame.color_trc, tags.transfer),
+        matrix=said(frame.colorspace, tags.matrix),
+    )
 
 
 def _check_frame(path: str, frame: VideoFrame, tags: ColorTags, size: tuple[int, int]) -> None:
@@ -227,6 +341,18 @@ def _check_reached_end(path: str, stream: VideoStream, last: VideoFrame) -> None
             f"{path} is truncated: it ends at {float(end_s):.3f} s of {promised_s:.3f} s",
             hint=_BROKEN,
             path=path,
+        )
+
+
+def _check_promise(path: str, stream: VideoStream, count: _Count) -> None:
+    expected = stream.frames - count.discarded
+    if stream.frames and count.frames < expected:
+        raise DataError(
+            f"{path} is damaged: it has {count.frames} of the {expected} frames that it promises",
+            hint=_BROKEN,
+            path=path,
+            found=count.frames,
+            expected=expected,
         )
 
 

@@ -15,6 +15,7 @@ import pytest
 from fleetcraft.errors import DataError, UsageError
 from fleetcraft.video import (
     EncoderSettings,
+    encoding,
     iter_frames,
     read_encoder_record,
     read_video,
@@ -101,6 +102,55 @@ def test_a_missing_or_foreign_record_is_bad_data(tmp_path: Path) -> None:
         read_encoder_record(tmp_path / "a.mp4")
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b'"qp": 12', b'"qp": 99'), (b"fleetcraft.encoder/1", b"fleetcraft.encoder/9")],
+    ids=["impossible settings", "another schema"],
+)
+def test_a_record_that_cannot_be_true_is_bad_data(tmp_path: Path, old: bytes, new: bytes) -> None:
+    write_video(tmp_path / "a.mp4", smooth_clip(3), fps=24)
+    note = tmp_path / "a.mp4.encoder.json"
+    note.write_bytes(note.read_bytes().replace(old, new))
+    with pytest.raises(DataError, match="cannot read the encoder record"):
+        read_encoder_record(tmp_path / "a.mp4")
+
+
+def test_a_record_of_before_hdr10_is_read_and_equal(tmp_path: Path) -> None:
+    record = write_video(tmp_path / "a.mp4", smooth_clip(3), fps=24)
+    older = msgspec.to_builtins(record)
+    for field in ("mastering_display", "content_light"):
+        del older[field]
+    del older["settings"]["x265_params"]
+    (tmp_path / "a.mp4.encoder.json").write_bytes(msgspec.json.encode(older))
+    assert read_encoder_record(tmp_path / "a.mp4") == record
+
+
+def test_an_encoder_that_writes_nothing_is_an_error_and_the_old_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_video(tmp_path / "a.mp4", smooth_clip(3), fps=24)
+    old = (tmp_path / "a.mp4").read_bytes()
+
+    def silent(target: Path, *_: object) -> None:
+        target.touch()
+
+    monkeypatch.setattr(encoding, "_encode", silent)
+    with pytest.raises(DataError, match="gave 0 of 12 frames"):
+        write_video(tmp_path / "a.mp4", smooth_clip(), fps=24)
+    assert (tmp_path / "a.mp4").read_bytes() == old
+    assert sorted(os.listdir(tmp_path)) == ["a.mp4", "a.mp4.encoder.json"]
+
+
+def test_an_encoder_that_drops_frames_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = encoding._packets
+    monkeypatch.setattr(encoding, "_packets", lambda *args: list(whole(*args))[:-2])
+    with pytest.raises(DataError, match="gave 10 of 12 frames"):
+        write_video(tmp_path / "a.mp4", smooth_clip(), fps=24)
+    assert os.listdir(tmp_path) == []
+
+
 def test_odd_sizes_are_refused_for_yuv420_and_work_for_yuv444(tmp_path: Path) -> None:
     clip = smooth_clip(3, 63, 95)
     with pytest.raises(DataError, match="95x63 frames as yuv420p") as caught:
@@ -121,13 +171,15 @@ def test_impossible_frame_rates_are_refused(tmp_path: Path, fps: float) -> None:
     [
         {"codec": "mpeg4"},
         {"pix_fmt": "yuv420p10le"},
+        {"codec": "libx265"},
+        {"x265_params": "pools=2"},
         {"preset": "quick"},
         {"threads": 0},
         {"qp": 52},
         {"crf": 18.0},
         {"qp": None},
     ],
-    ids=lambda bad: next(iter(bad)),
+    ids=str,
 )
 def test_impossible_encoder_settings_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(UsageError):
@@ -171,23 +223,27 @@ def test_an_interrupted_encoding_leaves_the_old_file_and_nothing_else(
     assert read_encoder_record(tmp_path / "a.mp4") == old
 
 
-def test_a_full_disk_leaves_no_file_under_the_final_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "call", ["write_video(path, noise,", "write_hdr10_video(path, noise / 255,"]
+)
+def test_a_full_disk_leaves_no_file_under_the_final_name(tmp_path: Path, call: str) -> None:
     # RLIMIT_FSIZE makes the kernel refuse the write, as a full disk or quota does.
     script = """
 import resource, signal, sys
 import numpy as np
 from fleetcraft.errors import DataError
-from fleetcraft.video import write_video
+from fleetcraft.video import write_hdr10_video, write_video
+path = sys.argv[1]
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 noise = np.random.default_rng(0).integers(0, 255, (24, 128, 128, 3), dtype=np.uint8)
 resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))
 try:
-    write_video(sys.argv[1], noise, fps=24)
+    CALL fps=24)
 except DataError as error:
     print(error.message)
 """
     result = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "a.mp4")],
+        [sys.executable, "-c", script.replace("CALL", call), str(tmp_path / "a.mp4")],
         capture_output=True,
         text=True,
         check=True,
