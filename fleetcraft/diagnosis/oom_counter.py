@@ -1,7 +1,7 @@
-"""How an attempt died: what its log's tail and the memory cgroup say.
+"""The kernel's count of processes that it killed for memory in this process's own cgroup.
 
-Evidence in, a word out; nothing is signalled or moved. Invariant: a kill counts as out of memory
-only when the kernel's own counter rose meanwhile.
+Reads one number; whom a kill is blamed on is decided elsewhere. Invariant: a count that cannot be
+read is None, never 0.
 """
 
 from __future__ import annotations
@@ -11,26 +11,6 @@ import re
 import time
 
 _RECENT_S = 1.0
-_TAIL_BYTES = 64 * 1024
-# torch, JAX and the CUDA runtime in their own words.
-_DEVICE_OOM = re.compile(
-    rb"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory"
-    rb"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|HIP out of memory"
-    rb"|RESOURCE_EXHAUSTED: Out of memory"
-)
-
-
-def device_ran_out(log: str) -> bool:
-    """Whether the tail of a log (64 KiB) holds a device's out-of-memory error."""
-    try:
-        with open(log, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            return _DEVICE_OOM.search(file.read(_TAIL_BYTES)) is not None
-    except OSError:
-        return False
-
-
 _OOM_KILL = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 
 

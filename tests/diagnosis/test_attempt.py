@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetcraft import diagnosis
-from fleetcraft.diagnosis import OomCounter, device_ran_out
+from fleetcraft.diagnosis import OomCounter, device_ran_out, oom_counter
 
 # The first is the form of a real one: a trainer that resumed on one of eight GPUs.
 DEVICE_OOM = [
@@ -72,7 +71,7 @@ def test_the_kernels_counter_is_read_from_both_kinds_of_cgroup(
 ) -> None:
     path = tmp_path / "counter"
     path.write_text(text)
-    monkeypatch.setattr(diagnosis, "_find_counter", lambda: str(path))
+    monkeypatch.setattr(oom_counter, "_find_counter", lambda: str(path))
     counter = OomCounter()
     assert counter.read() == count
     path.write_text(text.replace("41", "42"))
@@ -83,7 +82,7 @@ def test_the_kernels_counter_is_read_from_both_kinds_of_cgroup(
 
 
 def test_without_a_counter_the_count_is_unknown_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "_find_counter", lambda: "")
+    monkeypatch.setattr(oom_counter, "_find_counter", lambda: "")
     counter = OomCounter()
     assert counter.read() is None
     counter.close()
