@@ -18,6 +18,7 @@
         UnsafeSpoolError        5   another user owns or can write it
       DeviceError               6
       DataError                 7   bad data, or data that cannot be verified
+        BatchRefusedError       7   what is found is not what the batch table has frozen
       TryAgainLaterError       75
 
 A message says what failed, on which thing, found against expected, and what was not done.
@@ -237,6 +238,25 @@ class DataError(FleetError):
     """Bad data, or data that cannot be verified."""
 
     exit_code = 7
+
+
+class BatchRefusedError(DataError):
+    """What is found here is not what the batch table has frozen, or cannot be compared with it.
+
+    Its code is that of data, also where an enqueue is refused: nothing is wrong with the spool,
+    and an edited table and a device that differs are cured alike, by calibrating and freezing.
+
+    Args:
+        field: What differs: ``hash``, ``family``, ``identity``, ``device.name``,
+            ``device.mem_mib``, ``stack.torch``, ``stack.sdpa``, ``stack.alloc`` or ``batch``; of
+            a record that cannot be frozen, what of it is to blame.
+        message: It names the field, and says found against frozen.
+        hint: The next command.
+        facts: More of it, such as ``family``, ``found``, ``frozen``.
+    """
+
+    def __init__(self, field: str, message: str, *, hint: str = "", **facts: object) -> None:
+        super().__init__(message, hint=hint, field=field, **facts)
 
 
 class TryAgainLaterError(FleetError):

@@ -305,3 +305,55 @@ def test_yaml_is_loaded_only_where_there_is_a_file(project: Path) -> None:
 def test_the_current_folder_is_the_project_unless_one_is_named(project: Path) -> None:
     config: Config = load({}, {})
     assert config.project_dir == str(project)
+
+
+# -- what is on or off
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("true", True), ("yes", True), ("1", True), ("TRUE", True), ("Yes", True),
+        ("false", False), ("no", False), ("0", False), ("No", False),
+    ],
+)  # fmt: skip
+def test_a_flag_is_said_alike_in_a_file_and_in_a_variable(
+    project: Path, text: str, value: bool
+) -> None:
+    assert load({}, {"FLEET_BATCH_REQUIRE": text}).flag("batch.require") is value
+    write(project, f"batch:\n  require: {text}\n")
+    assert load({}, {}).flag("batch.require") is value
+
+
+@pytest.mark.parametrize("text", ["maybe", "2", "on", "off", "1.0", "truth", "null", "[]"])
+def test_anything_else_is_no_flag(project: Path, text: str) -> None:
+    assert "expected true or false" in refused({"FLEET_BATCH_REQUIRE": text}).message
+    path = write(project, f"batch:\n  require: {text}\n")
+    error = refused()
+    assert f"{path} line 2: batch.require is" in error.message
+    assert "expected true or false" in error.message
+
+
+def test_a_quoted_word_is_no_flag_in_a_file(project: Path) -> None:
+    write(project, 'batch:\n  require: "true"\n')
+    assert "the text 'true', expected true or false" in refused().message
+
+
+def test_a_flag_in_a_file_can_be_turned_off_by_a_variable(project: Path) -> None:
+    write(project, "batch:\n  require: true\n")
+    config = load({}, {"FLEET_BATCH_REQUIRE": "no"})
+    assert config.flag("batch.require") is False
+    assert config.values["batch.require"].source == "environment FLEET_BATCH_REQUIRE"
+    assert load({}, {"FLEET_BATCH_REQUIRE": ""}).flag("batch.require") is True
+
+
+def test_the_batch_table_is_in_the_tree_unless_something_else_is_said(project: Path) -> None:
+    derived = "/r/calibration/batch-table.yaml"
+    assert load({"root": "/r"}, {}).text("batch.table") == derived
+    assert load({"root": "/r"}, {"FLEET_BATCH_TABLE": "/x/t.yaml"}).text("batch.table") == derived
+    assert load({}, {"FLEET_ROOT": "/r", "FLEET_BATCH_TABLE": "/t"}).text("batch.table") == "/t"
+    write(project, "root: /r\nbatch:\n  table: tables/mine.yaml\n  python: venv/bin/python\n")
+    config = load({}, {})
+    assert config.text("batch.table") == str(project / "tables/mine.yaml")
+    assert config.text("batch.python") == str(project / "venv/bin/python")
+    assert config.flag("batch.require") is False

@@ -8,6 +8,7 @@ initialises the device, and a trial never shares a process with another.
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 # Loaded at once, unlike the rest: `family` is both this function and its module, and whoever is
 # bound last wins.
@@ -25,7 +26,10 @@ from fleetcraft.calibration.family import (
     find_family,
 )
 
-_HOME: dict[str, str] = {}
+if TYPE_CHECKING:
+    from fleetcraft.calibration.frozen import frozen_batch as frozen_batch
+
+_HOME = {"frozen_batch": "frozen"}
 __all__ = [
     "DecisionCheck",
     "DiT",
@@ -38,6 +42,7 @@ __all__ = [
     "Unknown",
     "family",
     "find_family",
+    "frozen_batch",
 ]
 
 

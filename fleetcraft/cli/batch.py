@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
+from fleetcraft.cli.family import hold_to_the_batch_table
 from fleetcraft.cli.grid import configured_grid, freeze_and_say, hold_to_the_grid
 from fleetcraft.cli.output import note, print_json, print_text
 from fleetcraft.cli.session import Session
@@ -35,6 +36,7 @@ def enqueue_many(
 
     Raises:
         UsageError: The input, a template or a row is wrong; nothing was enqueued.
+        BatchRefusedError: A family has no frozen row, and the project requires one.
         SpoolError: The spool refuses.
     """
     specs = list(_specs(given, base, command))
@@ -46,6 +48,7 @@ def enqueue_many(
     if given["dry_run"]:
         say_what_would_be(session, specs, if_absent=given["if_absent"])
         return
+    hold_to_the_batch_table(session, specs)
     tree = session.tree()
     hold_to_the_grid(session, tree, specs)
     if any(spec.after for spec in specs):
@@ -178,7 +181,9 @@ def say_what_would_be(session: Session, specs: list[TaskSpec], *, if_absent: boo
         UsageError: A task is wrong, or two have one name.
         NameTakenError: A name is taken.
         SpoolError: Lane ``last`` is bound to a grid that does not declare a task.
+        BatchRefusedError: A family has no frozen row, and the project requires one.
     """
+    hold_to_the_batch_table(session, specs)
     tree = session.tree()
     _refuse_duplicates(specs)
     refuse_unfinished_commands(check_spec(spec) for spec in specs)

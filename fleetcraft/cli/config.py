@@ -51,6 +51,8 @@ def show_settings(session: Session) -> None:
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()  # as fleet.yaml has it
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

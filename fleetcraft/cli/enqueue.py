@@ -44,6 +44,8 @@ fleetcraft enqueue --spool gpu --lane last --from panels.jsonl --freeze-grid
 _EXITS = """
 2 a bad name, time, option or row
 5 the name is taken, the frozen grid of lane last does not have it, or the spool cannot be written
+7 the project requires a frozen batch and the table has none for the family, or was edited; or an
+env-file sets a batch
 """
 
 
@@ -164,6 +166,10 @@ def _enqueue_one(session: Session, spec: TaskSpec, given: dict[str, Any]) -> Non
 
         say_what_would_be(session, [spec], if_absent=given["if_absent"])
         return
+    if spec.family or spec.env_file:
+        from fleetcraft.cli.family import hold_to_the_batch_table
+
+        hold_to_the_batch_table(session, [spec])
     tree = session.tree()
     if given["lane"] == "last":
         from fleetcraft.cli.grid import hold_to_the_grid

@@ -14,7 +14,7 @@ import click
 from fleetcraft.cli.grid import bind_as_configured
 from fleetcraft.cli.output import print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
-from fleetcraft.cli.worker import worker_flag
+from fleetcraft.cli.worker import batch_settings, worker_flag
 from fleetcraft.spool import views
 from fleetcraft.spool.control import refuse_markers
 from fleetcraft.spool.dependencies import Blocked
@@ -76,6 +76,7 @@ def _settings(session: Session, tree: SpoolTree) -> WorkerSettings:
         telemetry_dir=config.text("telemetry.dir"),
         telemetry_interval_s=config.seconds("telemetry.interval_s"),
         depth_every_s=depth_every_s(config.seconds("telemetry.interval_s")),
+        **batch_settings(config),
     )
 
 

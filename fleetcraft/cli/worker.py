@@ -15,6 +15,7 @@ import click
 from fleetcraft.cli.grid import bind_as_configured
 from fleetcraft.cli.output import note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
+from fleetcraft.config import Config
 from fleetcraft.errors import ConfigError
 from fleetcraft.identity import this_job_run
 from fleetcraft.spool.control import refuse_markers
@@ -116,7 +117,17 @@ def _settings(session: Session, spool_dir: str, given: dict[str, Any]) -> Worker
         telemetry_dir=config.text("telemetry.dir"),
         telemetry_interval_s=config.seconds("telemetry.interval_s"),
         depth_every_s=depth_every_s(config.seconds("telemetry.interval_s")),
+        **batch_settings(config),
     )
+
+
+def batch_settings(config: Config) -> dict[str, Any]:
+    """What a worker is told of the batch table."""
+    return {
+        "batch_table": config.text("batch.table"),
+        "batch_require": config.flag("batch.require"),
+        "batch_python": config.text("batch.python"),
+    }
 
 
 def _place(rank: int | None, ranks: int | None) -> tuple[int, int]:

@@ -19,16 +19,19 @@ from fleetcraft.errors import ConfigError, FleetError, UsageError
 from fleetcraft.units import parse_duration_s
 
 FILE_NAME = "fleet.yaml"
-Kind = Literal["path", "text", "slots", "seconds", "count"]
-Scalar = str | float | int | None
+Kind = Literal["path", "text", "slots", "seconds", "count", "flag"]
+Scalar = str | float | int | bool | None
 _EXPECTED: dict[str, str] = {
     "path": "a path",
     "text": "text",
     "slots": "a number of slots, or gpu",
     "seconds": "seconds, or a duration such as 90s or 00:30:00",
     "count": "a whole number",
+    "flag": "true or false",
 }
+FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _MINUTES = frozenset({"MAX_IDLE_MIN"})
+_OF_A_TREE = ("spool.dir", "spool.gpu_dir", "spool.of_task", "telemetry.dir", "batch.table")
 _SLOTS = re.compile(r"[1-9]\d{0,3}|gpu")
 
 
@@ -104,6 +107,9 @@ SETTINGS = (
         classic=("TELEMETRY_DIR",),
     ),
     Setting("telemetry.interval_s", "seconds", "between samples; 0 starts no logger", 30.0),
+    Setting("batch.table", "path", "the frozen batch table (root/calibration/batch-table.yaml)"),
+    Setting("batch.require", "flag", "tasks that name a family need a row of that table", False),
+    Setting("batch.python", "path", "the Python whose torch tasks use (that of the worker)"),
     Setting("slurm.partition", "text", "partition for fleets"),
     Setting("slurm.account", "text", "account that fleets are charged to"),
     Setting("slurm.qos", "text", "QOS for fleets"),
@@ -167,6 +173,10 @@ class Config:
     def count(self, name: str) -> int:
         """A whole number that has a default."""
         return int(self.values[name].value or 0)
+
+    def flag(self, name: str) -> bool:
+        """Whether something that is on or off is on."""
+        return bool(self.values[name].value)
 
     @property
     def root(self) -> str:
@@ -294,7 +304,7 @@ def _derived(values: dict[str, Value], *, root_is_flag: bool) -> dict[str, Value
     if root_is_flag:
         # A root that was typed means this whole tree, whatever the environment or a file say of
         # single spools; they may be those of another tree.
-        for name in ("spool.dir", "spool.gpu_dir", "spool.of_task", "telemetry.dir"):
+        for name in _OF_A_TREE:
             values[name] = Value(None, "default")
     if values["root"].value is None:
         for name in ("spool.of_task", "spool.dir", "spool.gpu_dir"):
@@ -307,6 +317,7 @@ def _derived(values: dict[str, Value], *, root_is_flag: bool) -> dict[str, Value
             ("spool.dir", scratch.outer),
             ("spool.gpu_dir", scratch.inner),
             ("telemetry.dir", scratch.telemetry),
+            ("batch.table", scratch.batch_table),
         ):
             if values[name].value is None:
                 values[name] = Value(folder, "derived from root")
@@ -338,6 +349,8 @@ def read_text(setting: Setting, text: str, where: str, *, unit_s: float = 1.0) -
         value = os.path.abspath(os.path.expanduser(text)) if text else None
     elif setting.kind in ("seconds", "count"):
         value = _number(text, unit_s, whole=setting.kind == "count")
+    elif setting.kind == "flag":
+        value = FLAGS.get(text.strip().lower())
     if value is None or not fits(setting, value):
         raise wrong_value(setting, where, repr(text))
     return value
@@ -354,7 +367,7 @@ def _number(text: str, unit_s: float, *, whole: bool) -> float | int | None:
         return None
 
 
-def fits(setting: Setting, value: str | float | int) -> bool:
+def fits(setting: Setting, value: str | float | int | bool) -> bool:
     """Whether a value of the right type is also in range."""
     if isinstance(value, str):
         return _SLOTS.fullmatch(value) is not None if setting.kind == "slots" else bool(value)

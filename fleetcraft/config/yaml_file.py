@@ -13,6 +13,7 @@ import yaml
 from fleetcraft.config import (
     BY_NAME,
     FILE_NAME,
+    FLAGS,
     SECTIONS,
     Scalar,
     Setting,
@@ -179,6 +180,8 @@ class _SettingsFile:
             return self._absolute(text, _line(node), setting) if kind == "str" and text else None
         if setting.kind in ("text", "slots"):
             return text if kind == "str" or (setting.kind == "slots" and kind == "int") else None
+        if setting.kind == "flag":
+            return FLAGS.get(text.lower()) if kind in ("bool", "int") else None
         return _number(setting, kind, text)
 
     def _absolute(self, text: str, line: int, setting: Setting) -> str:

@@ -22,6 +22,7 @@ from fleetcraft.spool.claims import Claim, Closed, close_for, close_own, put_bac
 from fleetcraft.spool.leases import Lease
 from fleetcraft.spool.record import HistoryLine, Outcome, destination
 from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.worker.batch_order import NO_BATCH, BatchOrder, refuse_batch_by_hand
 from fleetcraft.worker.environment import as_bytes, read_env_file
 from fleetcraft.worker.outcome import OUTCOME_OF_STOP, StopReason, Verdict, judge, seconds_since
 from fleetcraft.worker.settings import WorkerSettings
@@ -131,6 +132,7 @@ def begin(
     place: Place,
     env: Mapping[bytes, bytes],
     oom_kills: int | None,
+    batch: BatchOrder = NO_BATCH,
 ) -> Attempt | Closed | None:
     """Starts the task in the slot: log, last look, process.
 
@@ -158,9 +160,12 @@ def begin(
         log_facts = os.fstat(log_fd) if spec.outputs else None
         task_env = dict(env)
         if spec.env_file:
-            task_env.update(as_bytes(read_env_file(spec)))
+            given = read_env_file(spec)
+            refuse_batch_by_hand(given, f"the env-file {spec.env_file}")
+            task_env.update(as_bytes(given))
         task_env.update(slot.environment)
         task_env.update(place.variables(held, number))
+        batch.enter(task_env, spec)
         pid = slot.runner.start(
             bash_argv(place.bash, held.path, login=spec.login),
             task_env,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from fleetcraft.errors import IntegrityError, UnsafeSpoolError
 from fleetcraft.identity import Owner
@@ -18,8 +19,13 @@ from fleetcraft.spool.grid import LastLane
 from fleetcraft.spool.leases import Lease
 from fleetcraft.spool.queue import Candidate, Queue
 from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.worker.batch_order import NO_BATCH, BatchOrder
 from fleetcraft.worker.eligibility import Eligibility
+from fleetcraft.worker.settings import WorkerSettings
 from fleetcraft.worker.slots import Slot
+
+if TYPE_CHECKING:
+    from fleetcraft.worker.batches import Batches
 
 _FOREVER = float("inf")
 _ERROR_PAUSE_S = 30.0
@@ -46,6 +52,7 @@ class Claimer:
         queue: The order in which it meets tasks.
         eligibility: What it may claim.
         note: Told of records that are refused.
+        settings: The worker's, for what it is told of the batch table.
     """
 
     def __init__(
@@ -55,6 +62,8 @@ class Claimer:
         queue: Queue,
         eligibility: Eligibility,
         note: Callable[[str], None],
+        *,
+        settings: WorkerSettings,
     ) -> None:
         self._tree = tree
         self._lease = lease
@@ -62,6 +71,9 @@ class Claimer:
         self._eligibility = eligibility
         self._note = note
         self._last_lane = LastLane(tree)
+        self._settings = settings
+        self._batches: Batches | None = None  # until a task names a family
+        self._asking: Slot | None = None
         self._claims = 0
 
     def take(self, slot: Slot) -> Claim | Nothing:
@@ -70,6 +82,11 @@ class Claimer:
         Raises:
             OSError: The spool cannot be listed or renamed in now.
         """
+        if self._asking is not None and self._still_asks(self._asking):
+            return Nothing.THROUGH_THE_GATE
+        if self._batches is not None:
+            for name in self._batches.released():
+                self._eligibility.take_up(name)
         self._eligibility.begin_walk()
         while (candidate := self._queue.next()) is not None:
             if self._eligibility.passed_over(candidate.name):
@@ -84,6 +101,42 @@ class Claimer:
         """Seconds until a task that was passed over for a while may be claimed; None: no such."""
         return self._eligibility.next_chance_s()
 
+    def close(self) -> None:
+        """Stops what it has started."""
+        if self._batches is not None:
+            self._batches.close()
+
+    def _still_asks(self, slot: Slot) -> bool:
+        """Whether it is still being asked what this node is; the gate is held for that."""
+        if self._batches is not None and self._batches.asks():
+            return True
+        self._asking = None
+        if slot.attempt is None:
+            slot.gate.leave()
+        return False
+
+    def _judge_batch(
+        self, slot: Slot, known: Known | None, candidate: Candidate
+    ) -> BatchOrder | Nothing | None:
+        """What the task gets of the batch table; None when it is passed over."""
+        if known is None or not known.record.spec.family:
+            return NO_BATCH
+        if self._batches is None:
+            from fleetcraft.worker.batches import Batches
+
+            self._batches = Batches(self._settings, self._note)
+        judged = self._batches.judge(known.record.spec, gpu=slot.gpu)
+        if judged is None:
+            self._queue.keep(candidate)
+            if slot.gate.enter_shared():  # no timed task runs here now, nor until it is left
+                self._asking = slot
+                self._batches.ask()
+            return Nothing.THROUGH_THE_GATE
+        if not isinstance(judged, BatchOrder):
+            self._eligibility.pass_over(candidate.name, judged.wait_s)
+            return None
+        return judged
+
     def _try(self, slot: Slot, candidate: Candidate) -> Claim | Nothing | None:
         try:
             known = self._eligibility.read(candidate.path, candidate.name)
@@ -97,6 +150,9 @@ class Claimer:
             return None
         if known is not None and not self._eligibility.allows(known.record, gpu=bool(slot.gpu)):
             return None
+        batch = self._judge_batch(slot, known, candidate)
+        if not isinstance(batch, BatchOrder):
+            return batch
         timed = known is not None and known.record.spec.timed
         if not (slot.gate.enter_alone() if timed else slot.gate.enter_shared()):
             # Kept: the turnstile is held for it, or it is simply the next one.
@@ -108,6 +164,7 @@ class Claimer:
         finally:
             if held is None:
                 slot.gate.leave()
+        slot.batch = batch
         return held
 
     def _is_undeclared(self, known: Known, candidate: Candidate) -> bool:

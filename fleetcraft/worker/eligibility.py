@@ -104,6 +104,10 @@ class Eligibility:
             self._until.clear()
         self._until[name] = time.monotonic() + wait_s
 
+    def take_up(self, name: str) -> None:
+        """Judges a task anew that was passed over."""
+        self._until.pop(name, None)
+
     def _must_wait_s(self, record: Record, *, gpu: bool) -> float:
         spec = record.spec
         if spec.slot and not (gpu and spec.slot == "gpu"):

@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Callable, Mapping
 
+from fleetcraft.batch_table.records import TABLE_VARIABLE, VARIABLES
 from fleetcraft.errors import DataError, SpoolError
 from fleetcraft.files import require_private_folder
 from fleetcraft.identity import sha256_hex
@@ -21,7 +22,7 @@ from fleetcraft.worker.pack import GRACE_VARIABLE
 from fleetcraft.worker.settings import WorkerSettings
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_OF_ONE_TASK = ("FLEET_FORWARDS", "FLEET_FAMILY")
+_OF_ONE_TASK = ("FLEET_FORWARDS", "FLEET_FAMILY", *VARIABLES)
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 
 
@@ -41,6 +42,13 @@ def base_environment(settings: WorkerSettings, spool_dir: str) -> dict[str, str]
     env[GRACE_VARIABLE] = f"{settings.grace_s:g}"
     for name in _OF_ONE_TASK:
         env.pop(name, None)  # that of the task that this worker is
+    # So that a worker, or an enqueue, inside a task goes by the same table as this one.
+    if settings.batch_table:
+        env[TABLE_VARIABLE] = settings.batch_table
+    if settings.batch_require:
+        env["FLEET_BATCH_REQUIRE"] = "true"
+    if settings.batch_python:
+        env["FLEET_BATCH_PYTHON"] = settings.batch_python
     return env
 
 

@@ -115,6 +115,7 @@ class Worker:
             Queue(self.tree, settings.rank, max(1, settings.ranks)),
             Eligibility(self.tree, self.lease, self._walltime, in_pack=outer is not None),
             self._diary.note,
+            settings=settings,
         )
         self._tender = Tender(
             self.tree,
@@ -141,8 +142,7 @@ class Worker:
         self._idle_since = time.monotonic()
         self._idle_pause_s = _IDLE_FIRST_S
         self._gate_pause_s = _GATE_FIRST_S
-        self._next_poll = 0.0
-        self._quiet_until = 0.0
+        self._next_poll = self._quiet_until = 0.0
 
     # -- the loop
 
@@ -173,6 +173,7 @@ class Worker:
         if self._signals is not None:
             self._signals.restore()
         self._heartbeat.stop()
+        self._claimer.close()
         close_slots(self._slots)
         self._tender.close()
         self._telemetry.end()

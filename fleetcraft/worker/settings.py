@@ -63,6 +63,9 @@ class WorkerSettings:
             for neither.
         telemetry_interval_s: Seconds between the logger's samples; 0 starts none.
         depth_every_s: Seconds between notes of the spool's depth, by one worker of all.
+        batch_table: The frozen batch table; empty for none.
+        batch_require: Whether tasks that name a family need a row of it.
+        batch_python: The Python whose torch tasks use; empty for the worker's own.
     """
 
     spool_dir: str
@@ -84,6 +87,9 @@ class WorkerSettings:
     telemetry_dir: str = ""
     telemetry_interval_s: float = 0.0
     depth_every_s: float = DEPTH_EVERY_S
+    batch_table: str = ""
+    batch_require: bool = False
+    batch_python: str = ""
 
 
 @dataclass(kw_only=True)

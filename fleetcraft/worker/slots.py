@@ -17,6 +17,7 @@ import msgspec
 
 from fleetcraft.errors import DeviceError, UsageError
 from fleetcraft.process import Ended, TaskProcess, become_subreaper
+from fleetcraft.worker.batch_order import NO_BATCH, BatchOrder
 from fleetcraft.worker.environment import as_bytes, stream_id
 from fleetcraft.worker.gate import Gate, OpenGate, hold_node_alone
 
@@ -191,6 +192,7 @@ class Slot:
         gate: Its place at the node's gate.
         attempt: What runs in it now.
         environment: What its tasks get beside the worker's own environment.
+        batch: What was judged of the task that was claimed for it last.
     """
 
     index: int
@@ -199,6 +201,7 @@ class Slot:
     gate: Gate
     environment: dict[bytes, bytes]
     attempt: Attempt | None = None
+    batch: BatchOrder = NO_BATCH
 
     def renew(self) -> None:
         """Gives up a keeper that died, and starts another.

@@ -247,6 +247,7 @@ class Tender:
                 place=self._place,
                 env=self._environment(),
                 oom_kills=self._oom.recent(),
+                batch=slot.batch,
             )
         except LogUnwritable as error:
             self._write_trouble += 1
