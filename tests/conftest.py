@@ -22,6 +22,20 @@ NO_LOGGER = ("FLEET_TELEMETRY_INTERVAL_S", "0")
 """Most tests start workers for other reasons, and each would start a telemetry logger on two cores
 that wait for tasks. Where the logger is tested it is turned on."""
 
+ONE_THREAD = ("OMP_NUM_THREADS", "1")
+"""Several tests run at a time. With more threads than cores those of OpenMP spin while they wait
+for one another, and everything takes many times as long."""
+CALIBRATING = (
+    "test_calibrate",
+    "test_faults",
+    "test_run_real",
+    "test_demo",
+    "test_diffusers_video",
+)
+"""Files, and below pages, whose tests calibrate for real. On one machine calibrations take turns,
+so they are given to one process, which would otherwise wait for another's."""
+CALIBRATING_PAGES = ("docs/calibration.md", "skills/calibration-and-batching/SKILL.md")
+
 
 def names_with_a_meaning() -> list[str]:
     """The variables of this process that fleetcraft or Slurm gives a meaning to."""
@@ -36,7 +50,18 @@ def pytest_configure() -> None:
     """Removes them for good: fixtures of a wider scope come before the one below."""
     for name in names_with_a_meaning():
         del os.environ[name]
-    os.environ.update([NO_LOGGER])
+    os.environ.update([NO_LOGGER, ONE_THREAD])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts calibrations into one group."""
+    for item in items:
+        page = getattr(item, "callspec", None) and item.nodeid.endswith(
+            tuple(f"[{page}]" for page in CALIBRATING_PAGES)
+        )
+        if page or item.path.stem.startswith(CALIBRATING):
+            item.add_marker(pytest.mark.xdist_group("calibration"))
 
 
 @pytest.fixture(autouse=True)

@@ -67,7 +67,7 @@ class Pytest:
     def parallel(self) -> str:
         """All the others, on up to four cores: a login node has many, and they are not ours."""
         workers = str(min(4, os.cpu_count() or 1))
-        return self._call("parallel", "-m", "not serial", "-n", workers)
+        return self._call("parallel", "-m", "not serial", "-n", workers, "--dist", "loadgroup")
 
     def _call(self, name: str, *arguments: str) -> str:
         report = self.reports / f"{name}.xml"

@@ -250,8 +250,8 @@ def test_a_requeued_fleet_goes_on_and_a_warning_drains_it(site: Site) -> None:
 
     site.wait("all is put back", lambda: len(site.files("pending")) == 4)
     site.ended(job, "PENDING")
-    # Not at once: a slurmd refuses credentials of the second in which it revoked the job's last one,
-    # which is why Slurm itself lets a requeued job wait.
+    # Not at once: a slurmd refuses credentials of the second in which it revoked the job's last
+    # one, which is why Slurm itself lets a requeued job wait.
     site.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now+3")
     site.wait_running(2)
     outcomes = [site.outcomes(f"held-{n:03d}") for n in range(1, 5)]

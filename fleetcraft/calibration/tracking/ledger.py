@@ -97,7 +97,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             Bytes on the device that it owns now; 0 when it reaches nothing, or only what is
             nearer to another root.
         """
-        others = self._roots.living()
+        others = [other for other in self._roots.living() if other[0] != name]
         self._roots.add(name, root)
         owned: dict[int, int] = {}
         for tensor, owner in walk([(name, root)], others=others):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
@@ -28,6 +28,10 @@ _LEAVES = (
     weakref.ReferenceType,
 )  # fmt: skip
 """What no walk enters. Functions would lead to everything their module has as a global."""
+
+_CONTAINERS = frozenset({dict, OrderedDict, list, tuple, set})
+_MODULES_OWN = frozenset({"_modules", "_parameters", "_buffers"})
+_is_leaf: dict[type, bool] = {}
 
 
 class Roots:
@@ -137,9 +141,14 @@ class _Pointed:
 
 def _unseen(things: Iterable[object], seen: set[int]) -> Iterator[object]:
     for thing in things:
-        if not isinstance(thing, _LEAVES) and id(thing) not in seen:
-            seen.add(id(thing))
-            yield thing
+        kind = type(thing)
+        leaf = _is_leaf.get(kind)
+        if leaf is None:
+            leaf = _is_leaf[kind] = issubclass(kind, _LEAVES)
+        if leaf or id(thing) in seen or (kind in _CONTAINERS and not thing):
+            continue
+        seen.add(id(thing))
+        yield thing
 
 
 def _parts(module: torch.nn.Module) -> Iterator[object]:
@@ -152,6 +161,8 @@ def _parts(module: torch.nn.Module) -> Iterator[object]:
 def _children(thing: object) -> Iterable[object]:
     if isinstance(thing, torch.Tensor):
         return _beside(thing)
+    if isinstance(thing, torch.nn.Module):
+        return [value for name, value in vars(thing).items() if name not in _MODULES_OWN]
     if isinstance(thing, dict):
         return list(thing.values())  # keys are names, or the parameters of an optimizer's state
     if type(thing).__name__ == "ndarray":
