@@ -16,8 +16,6 @@ from fleetcraft.view.text import Paint, joined, one_line, plural, printable, tab
 _COLORS = {Verdict.OK: "good", Verdict.FAILED: "bad", Verdict.SKIPPED: "warn"}
 _OWNERS_SHOWN = 3
 _TRIFLE_FRACTION = 0.02
-_WARN_FLOPS_FRACTION = 0.1
-_WARN_OVERHEAD_FRACTION = 0.15
 
 
 def render_calibration(
@@ -235,8 +233,8 @@ def _notes(run: Calibration, paint: Paint) -> list[str]:
         *_checks(run, paint),
         *_soak(run),
         *_smoke(run, paint),
-        *_overhead(run, paint),
-        *_flops(run, paint),
+        *_overhead(run),
+        *_flops(run),
         *(f"{paint('warn', 'warning')}: {printable(text)}" for text in run.warnings),
     ]
 
@@ -280,18 +278,16 @@ def _smoke(run: Calibration, paint: Paint) -> list[str]:
     ]
 
 
-def _overhead(run: Calibration, paint: Paint) -> list[str]:
-    lines = []
-    for trial in run.trials:
-        share = trial.tracking_overhead_fraction
-        if share is not None:
-            words = f"tracking costs {100 * share:+.1f} % CPU time (batch {trial.batch})"
-            high = share > _WARN_OVERHEAD_FRACTION
-            lines.append(paint("warn", words) if high else words)
-    return lines
+def _overhead(run: Calibration) -> list[str]:
+    return [
+        f"tracking costs {100 * trial.tracking_overhead_fraction:+.1f} % CPU time "
+        f"(batch {trial.batch})"
+        for trial in run.trials
+        if trial.tracking_overhead_fraction is not None
+    ]
 
 
-def _flops(run: Calibration, paint: Paint) -> list[str]:
+def _flops(run: Calibration) -> list[str]:
     flops = run.flops
     if flops.analytic_flop is None and flops.counted_flop is None:
         return [f"FLOPs: {one_line(flops.detail)}"] if flops.detail else []
@@ -305,10 +301,6 @@ def _flops(run: Calibration, paint: Paint) -> list[str]:
     lines = [words]
     if flops.detail:
         lines.append(f"  {one_line(flops.detail)}")
-    if apart is not None and abs(apart) > _WARN_FLOPS_FRACTION:
-        lines.append(
-            paint("warn", "  they disagree by more than 10 %: trust no MFU before you know why")
-        )
     return lines
 
 

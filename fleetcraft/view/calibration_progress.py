@@ -19,6 +19,7 @@ from fleetcraft.view.text import Paint, one_line
 Event = Mapping[str, Any]
 _COLORS = {"ok": "good", "failed": "bad", "skipped": "warn"}
 _WIDTH = 160
+_SOAK = "soak: "
 
 
 class LineProgress:
@@ -33,9 +34,10 @@ class LineProgress:
 
     def show(self, event: Event) -> None:
         """Takes one event."""
+        told = self.now.about(event)
         self.now.take(event)
-        if line := event_line(event, self._paint):
-            self._write(f"{self.now.prefix}{line}" if event.get("event") == "trial_end" else line)
+        if line := event_line(told, self._paint):
+            self._write(line)
 
     def _write(self, line: str) -> None:
         sys.stderr.write(line + "\n")
@@ -100,7 +102,7 @@ class Now:
 
     def __init__(self) -> None:
         self._what = "starting"
-        self.prefix = ""
+        self._is_soak = False
         self._pass = ""
         self._phase = ""
         self._far = ""
@@ -112,8 +114,8 @@ class Now:
         if kind == "preflight_begin":
             self._begin("preflight")
         elif kind in ("trial_begin", "soak_begin"):
-            self.prefix = "soak: " if kind == "soak_begin" else ""
-            self._begin(f"{self.prefix}batch {_count(event.get('batch'))}")
+            self._is_soak = kind == "soak_begin"
+            self._begin(f"{_SOAK if self._is_soak else ''}batch {_count(event.get('batch'))}")
         elif kind in ("preflight_end", "trial_end"):
             self._begin("deciding what is next")
         elif kind == "turn_wait":
@@ -126,6 +128,13 @@ class Now:
         elif kind == "progress":
             done, total = event.get("done"), event.get("total")
             self._far = f"{done} of {total}" if total else ""
+
+    def about(self, event: Event) -> Event:
+        """The event as it is told: of a soak without the numbers that its trial has told."""
+        if not self._is_soak or event.get("event") != "trial_end":
+            return event
+        named = ("event", "batch", "verdict", "class", "phase", "owner")
+        return {**{name: event.get(name) for name in named}, "is_soak": True}
 
     def words(self) -> str:
         """``batch 2: memory, backward1, 3 of 50``, with the time of a long phase."""
@@ -171,7 +180,8 @@ def _trial(event: Event, paint: Paint) -> str:
         where = f" in {_word(event['phase'])}" if event.get("phase") else ""
         who = f" ({_word(event['owner'])})" if event.get("owner") and verdict == "failed" else ""
         words += f": {_word(event['class'])}{where}{who}"
-    parts = [f"batch {_count(event.get('batch'))} {words}"]
+    soak = _SOAK if event.get("is_soak") else ""
+    parts = [f"{soak}batch {_count(event.get('batch'))} {words}"]
     if event.get("samples_per_s") is not None:
         parts.append(f"{rate_words(event['samples_per_s'])} samples/s")
     if event.get("peak_bytes") is not None:

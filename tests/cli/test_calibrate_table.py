@@ -65,7 +65,7 @@ def test_a_dry_run_says_the_same_and_writes_nothing(fleet: Fleet) -> None:
     assert (value["dry_run"], value["written"]) == (True, False)
     assert not table_of(fleet).exists()
     said = fleet.ok("calibrate", "freeze", "--dry-run").out
-    assert "toy: would be frozen at batch 2 (a larger one is hardly faster)" in said
+    assert "toy: would be frozen at batch 2 (a larger one is not faster beyond noise)" in said
     assert fleet.ok("calibrate", "freeze", "--json").json["hash"] == value["hash"]
 
 
@@ -173,7 +173,7 @@ def test_the_table_shows_each_row_with_batch_reason_peak_device_stack_and_age(
     (line,) = [text for text in out.splitlines() if text.startswith("  toy ")]
     assert [cell.strip() for cell in line.split("  ") if cell.strip()] == [
         "toy", "2", "1", "269 MiB", "backward2", "autograd", "860 MiB", "cpu Made Up", "2.13.0",
-        "flash", "0 min", "a larger one is hardly faster",
+        "flash", "0 min", "a larger one is not faster beyond noise",
     ]  # fmt: skip
 
 
@@ -235,7 +235,10 @@ def test_a_family_shows_its_newest_run_and_how_that_stands_to_its_row(fleet: Fle
     store_run(fleet.root, at_batch_1(), LATER)
     text = fleet.ok("calibrate", "show", "--run", store_of(fleet, LATER)).out
     assert text.startswith("toy: batch 1 was chosen: a larger one leaves too little device memory")
-    assert "frozen: batch 2 (a larger one is hardly faster), cpu Made Up, torch 2.13.0" in text
+    assert (
+        "frozen: batch 2 (a larger one is not faster beyond noise), cpu Made Up, torch 2.13.0"
+        in text
+    )
     assert "toy: a newer run (2026-07-18T06:00:21Z) differs" in text
 
 

@@ -252,7 +252,7 @@ def test_a_run_without_any_peak_is_refused(tmp_path: Path) -> None:
 
 def test_the_headline_is_the_choice_with_its_reason_and_the_fault(draw: Draw) -> None:
     assert words(draw(made_calibration())).startswith(
-        "toy: batch 2 was chosen: a larger one is hardly faster\nbatch 4 gains 2.5 %"
+        "toy: batch 2 was chosen: a larger one is not faster beyond noise\nbatch 4 gains 2.5 %"
     )
     none = Choice(batch=None, reason="first_failed")
     leak = made_trial(1, verdict=Verdict.FAILED, failure=Failure.OWNER_OUTLIVED, phase="probe")

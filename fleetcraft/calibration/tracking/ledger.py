@@ -65,7 +65,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.budget_bytes = budget_bytes
         self._device = torch.device(device)
         self._here: dict[torch.device, bool] = {}
-        self._effects: dict[Any, int] = {}
+        self._effects: dict[int, int] = {}
+        self._judged: list[Any] = []  # none may go, and leave its number to another
         self._book = Book()
         self._roots = Roots()
         self._phase: str | None = None
@@ -239,9 +240,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for kind in types:
             if kind not in PLAIN:
                 return NotImplemented  # the wrapper unwraps, and comes here with what is inside
-        effect = self._effects.get(func)
+        effect = self._effects.get(id(func))  # the hash of an op is a call of its own
         if effect is None:
-            effect = self._effects[func] = judge(func)
+            effect = self._effects[id(func)] = judge(func)
+            self._judged.append(func)
         if effect == CONSISTS:
             return self._take_apart(func, args, kwargs or {})
         self._see(args)

@@ -14,14 +14,13 @@ from importlib.util import find_spec
 import msgspec
 
 from fleetcraft.cli.calibrate.answers import Answers, FamilyAnswer
-from fleetcraft.cli.session import Session
 from fleetcraft.errors import ConfigError, DeviceError, UsageError
 
 _PATIENCE_S = 300.0
 _LAST_WORDS = 3
 
 
-def require_torch(session: Session) -> None:
+def require_torch() -> None:
     """Says what to install, before anything is made.
 
     Raises:

@@ -99,7 +99,7 @@ def run_command(session: Session, /, **given: Any) -> int:
     scratch tree. Nothing is frozen: that is fleetcraft calibrate freeze.
     """
     _check_words(given)
-    require_torch(session)
+    require_torch()
     from fleetcraft.calibration.sweep.run import calibrate
     from fleetcraft.calibration.sweep.store import to_json
     from fleetcraft.view.calibration import render_calibration
