@@ -120,6 +120,7 @@ def calibrate(
         sdpa=sdpa,
         patience_s=patience_s,
     )
+    store.require_scratch(scratch)  # before another calibration is waited for
     tell = on_event or (lambda event: None)
     turn = timing.machine_turn(lambda: tell({"event": "turn_wait"}))
     with turn if timed_cycles else nullcontext():

@@ -31,12 +31,11 @@ def trial_record(run_folder: str, batch: int) -> str:
     return trial_folder(run_folder, f"trial-{batch:03d}.json")
 
 
-def new_run_folder(scratch: Scratch, family: str) -> str:
-    """Makes the private folder of a new run; its name begins with the time, so names sort by it.
+def require_scratch(scratch: Scratch) -> None:
+    """Checks that the scratch tree is there.
 
     Raises:
-        ConfigError: There is no scratch tree.
-        UnsafeSpoolError: Somebody else owns a folder above it, or can write it.
+        ConfigError: It is not.
     """
     if not os.path.isdir(scratch.root):
         raise ConfigError(
@@ -44,6 +43,16 @@ def new_run_folder(scratch: Scratch, family: str) -> str:
             hint=f"fleetcraft --root {scratch.root} init",
             path=scratch.root,
         )
+
+
+def new_run_folder(scratch: Scratch, family: str) -> str:
+    """Makes the private folder of a new run; its name begins with the time, so names sort by it.
+
+    Raises:
+        ConfigError: There is no scratch tree.
+        UnsafeSpoolError: Somebody else owns a folder above it, or can write it.
+    """
+    require_scratch(scratch)
     require_private_folder(scratch.calibration)
     require_private_folder(scratch.family_folder(family))
     now = now_at()
@@ -142,9 +151,10 @@ def _read_private(path: str) -> bytes:
 
 
 def newest(scratch: Scratch, family: str) -> Calibration:
-    """The newest whole run of a family.
+    """The newest whole run of a family that had no fault; of faulty ones only if there is no other.
 
-    One that is whole but cannot be read is an error, never passed over for an older one.
+    Who asks for a fault tries the harness, and has not calibrated anew. A run that is whole but
+    cannot be read is an error, never passed over for an older one.
 
     Args:
         scratch: The scratch tree.
@@ -154,6 +164,7 @@ def newest(scratch: Scratch, family: str) -> Calibration:
         FleetError: There is none (exit code 1).
         DataError: Its record cannot be trusted or read, or is another family's.
     """
+    faulty = None
     for folder in run_folders(scratch, family):
         path = calibration_record(folder)
         if not _is_there(path):
@@ -164,7 +175,11 @@ def newest(scratch: Scratch, family: str) -> Calibration:
                 f"{path} is of family {found.family!r}, expected {family!r}; it was not used",
                 path=path,
             )
-        return found
+        if not found.fault:
+            return found
+        faulty = faulty or found
+    if faulty is not None:
+        return faulty
     raise FleetError(
         f"no whole calibration of family {family!r} in {scratch.calibration}",
         hint="fleetcraft calibrate run FAMILY",

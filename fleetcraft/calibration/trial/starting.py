@@ -187,8 +187,16 @@ class Keeper:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with our import path, so that a family is found there as it was found here."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    """Ours, with our import path, so that a family is found there as it was found here.
+
+    Threads of OpenMP that wait for one another shall sleep: where others are busy too they spin
+    longer than they compute.
+    """
+    return {
+        "OMP_WAIT_POLICY": "PASSIVE",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
 
 
 # ------------------------------------------------------------------------------ the usual ones

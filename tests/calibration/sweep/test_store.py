@@ -226,6 +226,16 @@ def test_the_newest_whole_run_is_found_and_an_interrupted_one_passed_over(scratc
     assert read_trial(trial_record(interrupted, 1)) == trial(1)
 
 
+def test_a_run_with_a_fault_is_no_newer_calibration_unless_there_is_no_other(scratch):
+    faulty = stored(scratch, fault="stall")
+    assert newest(scratch, KEY).folder == str(faulty.parent)
+
+    whole = stored(scratch)
+    stored(scratch, fault="stall")
+
+    assert newest(scratch, KEY).folder == str(whole.parent)
+
+
 def test_a_file_among_the_folders_of_runs_is_no_run(scratch):
     whole = stored(scratch)
     (whole.parent.parent / "notes.txt").write_text("mine")
