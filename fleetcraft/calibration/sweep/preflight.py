@@ -1,6 +1,7 @@
 """What each batch would take of the device, predicted on fake tensors before any is tried.
 
-One process of its own runs the cycle on fake tensors; what is done with the answer is `plan`'s.
+One process of its own runs the cycle on fake tensors at the two smallest batches; larger ones
+follow, and what is done with the answer is `plan`'s.
 Invariant: a preflight that fails costs its predictions and nothing else.
 """
 
@@ -15,6 +16,10 @@ from fleetcraft.calibration.records import Prediction
 from fleetcraft.calibration.trial.orders import Order, Pass
 from fleetcraft.calibration.trial.reading import Journal, Predicted
 from fleetcraft.errors import FleetError
+
+FAKED = 2
+"""Batches that run on fake tensors; further ones follow. Source: the peak of each phase is linear
+in the batch, seen over batches 1 to 8; which phase has the highest may change with it."""
 
 
 class Preflight(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,24 +59,44 @@ def predict(order: Order, family: Family, run: Callable[[Order, Family], Journal
     Args:
         order: Its passes are `Pass.PREFLIGHT` alone.
         family: What it is about.
-        run: Runs an order in a process of its own and returns its journal.
+        run: Runs an order in a process of its own and returns its journal; it is asked for the
+            two smallest batches alone.
 
     Returns:
         What came of it; a family that cannot run on fake tensors is not run.
     """
     assert order.passes == (Pass.PREFLIGHT,)
+    asked = sorted(order.preflight_batches)
+    order = msgspec.structs.replace(order, preflight_batches=tuple(asked[:FAKED]))
     if not family.preflight:
         return Preflight(problem="the family says that its cycle cannot run on fake tensors")
     try:
         journal = run(order, family)
     except (FleetError, OSError) as error:
         return Preflight(problem=f"it could not be run: {error}")
-    missing = [one for one in order.preflight_batches if one not in _peaks(journal)]
-    return Preflight(found=journal.predictions, problem=_problem(journal, missing))
+    found = (*journal.predictions, *_by_lines(journal.predictions, asked[FAKED:]))
+    known = {one.batch for one in found if one.peak_bytes is not None}
+    missing = [batch for batch in asked if batch not in known]
+    return Preflight(found=found, problem=_problem(journal, missing))
 
 
-def _peaks(journal: Journal) -> set[int]:
-    return {one.batch for one in journal.predictions if one.peak_bytes is not None}
+def _by_lines(faked: tuple[Predicted, ...], batches: list[int]) -> list[Predicted]:
+    """Further batches, each phase on the line through its peaks at the faked ones."""
+    known = [one for one in faked if one.peak_bytes is not None and one.phases]
+    if len(known) != FAKED:
+        return []
+    first, last = known
+    return [_by_line(first, last, batch) for batch in batches]
+
+
+def _by_line(first: Predicted, last: Predicted, batch: int) -> Predicted:
+    peaks = {}
+    for phase, high in last.phases.items():
+        slope = max(0.0, (high - first.phases.get(phase, high)) / (last.batch - first.batch))
+        peaks[phase] = round(high + slope * (batch - last.batch))
+    phase = max(peaks, key=lambda name: peaks[name])
+    said = f"by the lines through batches {first.batch} and {last.batch}"
+    return Predicted(batch=batch, peak_bytes=peaks[phase], phase=phase, phases=peaks, detail=said)
 
 
 def _problem(journal: Journal, missing: list[int]) -> str:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from fleetcraft.calibration.tracking import resizing
 from fleetcraft.calibration.tracking.attribution import PhaseBytes, owners_of
@@ -280,11 +280,11 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _take_apart(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs the ops of which one consists, each seen here."""
-        TorchDispatchMode.__enter__(self)  # type: ignore[no-untyped-call]
+        _push_mode(self)
         try:
             return func.decompose(*args, **kwargs)
         finally:
-            TorchDispatchMode.__exit__(self, None, None, None)  # type: ignore[no-untyped-call]
+            _pop_mode()
 
     def _see(self, values: Iterable[Any]) -> None:
         """Adopts what an op is given and nobody has seen."""

@@ -46,6 +46,26 @@ def test_predictions_come_from_the_journal_of_one_process():
     assert found.predictions[0] == Prediction(batch=1, peak_bytes=200, phase="backward2")
 
 
+def test_further_batches_follow_each_phase_on_its_own_line():
+    ran = []
+
+    def run(order: Order, family: Family) -> Journal:
+        ran.append(order.preflight_batches)
+        at_1 = predicted(
+            1, peak_bytes=110, phase="backward", phases={"decode": 60, "backward": 110}
+        )
+        at_2 = predicted(2, peak_bytes=120, phase="decode", phases={"decode": 120, "backward": 115})
+        return Journal(path="", predictions=(at_1, at_2))
+
+    found = predict(order(8, 1, 2, 4), FAMILY, run)
+
+    assert ran == [(1, 2)]
+    assert found.peaks == {1: 110, 2: 120, 4: 240, 8: 480}
+    assert found.found[-1].phases == {"decode": 480, "backward": 145}
+    assert found.predictions[-1].detail == "by the lines through batches 1 and 2"
+    assert found.problem == ""
+
+
 def test_a_family_that_cannot_be_faked_is_not_run():
     def run(order: Order, family: Family) -> Journal:
         raise AssertionError("it was run")

@@ -170,16 +170,16 @@ class Decoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Conv3d(LATENT_SHAPE[0], 32, 3, padding=1),
+            nn.Conv3d(LATENT_SHAPE[0], 64, 3, padding=1),
             nn.SiLU(),
             nn.Upsample(scale_factor=(2, 2, 2)),
-            nn.Conv3d(32, 16, 3, padding=1),
+            nn.Conv3d(64, 64, 3, padding=1),
             nn.SiLU(),
             nn.Upsample(scale_factor=(1, 2, 2)),
-            nn.Conv3d(16, 8, 3, padding=1),
+            nn.Conv3d(64, 32, 3, padding=1),
             nn.SiLU(),
             nn.Upsample(scale_factor=(1, 2, 2)),
-            nn.Conv3d(8, 3, 3, padding=1),
+            nn.Conv3d(32, 3, 3, padding=1),
             nn.Sigmoid(),
         )
 
