@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Proves the telemetry logger and the calibration harness on one NVIDIA GPU, in under five minutes.
 # Not a test by itself: tests/device/test_rehearsal.py runs it without a GPU.
-set -uo pipefail
 # shellcheck disable=SC2329  # steps are functions that `step` calls by name
+set -uo pipefail
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 repo=$here/../..
 
