@@ -261,7 +261,8 @@ class _Run:
             expected_s=expected_s,
             on_event=self._passing_on("trial", batch),
         )
-        silence_s = timing.longest_silence_s(trial)
+        # One that failed ended early: its silences say nothing of a whole cycle's.
+        silence_s = timing.longest_silence_s(trial) if trial.verdict is Verdict.OK else None
         if silence_s is not None:
             self._longest_silence_s = batch, silence_s
         after = timing.why_shared(asked.device) if trial.cycle_walls_s else ""
@@ -277,7 +278,7 @@ class _Run:
         return msgspec.structs.replace(order, device_budget_bytes=self._budget_bytes)
 
     def _expected_s(self, batch: int) -> float | None:
-        """The longest silence to expect: that of the last trial, for so many more samples."""
+        """The longest silence to expect: that of the last whole trial, for so many more samples."""
         if self._longest_silence_s is None:
             return None
         last, longest_s = self._longest_silence_s

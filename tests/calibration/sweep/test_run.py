@@ -157,6 +157,16 @@ def test_the_longest_silence_grows_with_the_batch(scratch):
     assert player.expected_s == [None, 2.0, 2.0, 1.0]
 
 
+def test_a_trial_that_failed_early_shortens_no_other_ones_silence(scratch):
+    early = PhaseRecord(name="load", walls_s=(0.01,))
+    player = Player(batch2={**FAILED, "phases": (early,)})
+
+    run(scratch, player)
+
+    assert player.tried[-1] == ("soak-001", 1)
+    assert player.expected_s == [None, 2.0, 1.0]
+
+
 def test_what_is_asked_reaches_the_trials_and_the_preflight_has_no_limits(scratch):
     player = Player()
 
