@@ -235,7 +235,9 @@ class _Run:
         """What a trial may use, as far as it is known by now: only a trial sees a real device."""
         environments = [t.environment for t in self._trials.values()]
         host = [e.host_limit_bytes for e in environments if e.host_limit_bytes is not None]
-        host_bytes = self._asked.host_budget_bytes or min([self._available_bytes, *host])
+        asked = [self._asked.host_budget_bytes] if self._asked.host_budget_bytes else []
+        # A budget above what the machine has gives no room that is not there.
+        host_bytes = min([self._available_bytes, *host, *asked])
         if self._budget_bytes is not None:
             return Limits(device_bytes=self._budget_bytes, host_bytes=host_bytes, emulated=True)
         if self._asked.device == "cpu":

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -343,6 +344,20 @@ def test_shared_decisions_keep_batch_one(scratch):
     assert (found.choice.batch, found.choice.reason, found.semantics) == (
         1, "semantics_shared", "shared",
     )  # fmt: skip
+
+
+def test_a_host_budget_above_the_machines_memory_gives_no_room(scratch, monkeypatch):
+    monkeypatch.setattr(
+        "fleetcraft.calibration.sweep.run.psutil.virtual_memory",
+        lambda: SimpleNamespace(available=int(1000 * MIB)),
+    )
+    large = PhaseRecord(name="decode", peak_bytes=1, rss_peak_bytes=int(950 * MIB))
+
+    found = run(scratch, Player(batch2={"phases": (large,)}), batches=[1, 2],
+                host_budget_bytes=int(1e6 * MIB))  # fmt: skip
+
+    assert (found.choice.batch, found.choice.reason) == (1, "host_bound")
+    assert "950.0 of 1000.0 MiB of host memory" in found.choice.detail
 
 
 def test_without_a_list_it_doubles_within_the_budget(scratch):
