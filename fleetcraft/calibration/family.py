@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from fleetcraft.errors import ConfigError, UsageError
+from fleetcraft.errors import ConfigError, FleetError, UsageError
 from fleetcraft.gpu.flops import Model
 from fleetcraft.gpu.flops import flop_per_forward as _flop_per_forward
 from fleetcraft.identity import sha256_hex
@@ -352,7 +352,15 @@ def _import_module(place: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and (place == error.name or place.startswith(f"{error.name}.")):
             raise UsageError(f"no module {place!r}", hint="your own is FILE.py:NAME") from error
-        raise ConfigError(f"cannot import {place}: {error}") from error
+        raise _cannot_import(place, error) from error
+    except FleetError:
+        raise
+    except Exception as error:  # a user's own code: whatever it raises is the reason
+        raise _cannot_import(place, error) from error
+
+
+def _cannot_import(place: str, error: Exception) -> ConfigError:
+    return ConfigError(f"cannot import {place}: {type(error).__name__}: {error}", path=place)
 
 
 def _import_file(path: str) -> Any:
@@ -368,6 +376,8 @@ def _import_file(path: str) -> Any:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except (ImportError, SyntaxError) as error:
-        raise ConfigError(f"cannot import {path}: {error}", path=path) from error
+    except FleetError:
+        raise
+    except Exception as error:  # a user's own code: whatever it raises is the reason
+        raise _cannot_import(path, error) from error
     return module
