@@ -157,7 +157,11 @@ class Keeper:
     def _must_reply(self, timeout_s: float) -> Reply:
         reply = self._reply(timeout_s)
         if reply is None:
-            raise self._lost()
+            # It may have begun a trial that it did not tell of: none outlives a silent keeper.
+            self.close()
+            raise KeeperLostError(
+                f"the keeper of the trials said nothing for {timeout_s:g} s and was ended"
+            )
         return reply
 
     def _reply(self, timeout_s: float) -> Reply | None:

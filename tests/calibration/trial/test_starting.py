@@ -180,6 +180,26 @@ def test_a_trial_dies_with_its_keeper(keeper: Keeper, tmp_path: Path) -> None:
     wait_until(lambda: is_gone(pid), "the trial's death")
 
 
+def test_a_keeper_that_does_not_answer_is_ended_with_what_it_may_have_begun(
+    keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starting, "_START_WAIT_S", 0.2)
+    monkeypatch.setattr(starting, "_KILL_WAIT_S", 0.2)
+    os.kill(keeper._process.pid, signal.SIGSTOP)
+    wait_until(lambda: is_stopped(keeper._process.pid), "it stands still")
+
+    with pytest.raises(KeeperLostError, match=r"said nothing for 0\.2 s"):
+        keeper.start(entry_in(tmp_path, fault="stall"))
+
+    assert not keeper.alive
+    assert keeper.stop("again") is None
+    keeper.close()
+
+
+def is_stopped(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+
+
 PARENT = """
 import sys
 from fleetcraft.calibration.family import Family
