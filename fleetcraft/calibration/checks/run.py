@@ -93,7 +93,12 @@ def _parity(semantics: Independent, ctx: Context) -> Check:
 
 
 def _fresh(compute: Callable[[Context, Sequence[int]], Any], ctx: Context) -> Draw:
-    return lambda samples: compute(ctx.variant(batch=len(samples)), samples)
+    def draw(samples: Sequence[int]) -> Any:
+        # Each may load a whole model: the silence that is allowed is that of one, not of all.
+        ctx.progress(samples[0], note=f"a check computes {len(samples)} samples")
+        return compute(ctx.variant(batch=len(samples)), samples)
+
+    return draw
 
 
 def _guarded(

@@ -18,6 +18,7 @@ import torch
 
 from fleetcraft.calibration.family import Family
 from fleetcraft.calibration.records import MIB, Check, Failure
+from fleetcraft.calibration.tracking import device as devices
 from fleetcraft.calibration.trial.context import Context
 from fleetcraft.calibration.trial.fake import predict
 from fleetcraft.calibration.trial.findings import Finding
@@ -138,6 +139,7 @@ def _checks(session: Session) -> list[Finding]:
         if check.ok is False:
             found.append(_failed_check(check))
     gc.collect()
+    devices.empty_cache(session.order.device)  # what they left reserved is no need of the cycle
     return found
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from fleetcraft.calibration.checks.run import run_checks
 from fleetcraft.calibration.checks.sdpa import plain_attention
 from fleetcraft.calibration.records import Check, Failure
 from fleetcraft.calibration.trial.context import Context
+from fleetcraft.calibration.trial.journal import JournalWriter
+from fleetcraft.calibration.trial.reading import read_journal
 
 
 def draw(ctx: Context, samples: Sequence[int]) -> torch.Tensor:
@@ -86,6 +89,16 @@ def test_a_check_that_breaks_has_not_passed_and_says_how() -> None:
     assert noise.ok is None
     assert noise.failure is None
     assert noise.detail == "it could not be run: ValueError: no weights"
+
+
+def test_each_computation_of_a_check_is_a_sign_of_life(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("fleetcraft.calibration.trial.context._PROGRESS_S", 0.0)
+    journal = JournalWriter(str(tmp_path / "journal.jsonl"))
+
+    checked(Context(batch=3, journal=journal), NoiseCheck(draw=draw))
+
+    told = [event["event"] for event in read_journal(journal.path).events]
+    assert told == ["progress"] * 2 * (1 + 3)  # of noise and of parity: together, and each alone
 
 
 def test_drift_within_what_was_declared_is_measured_and_passes() -> None:

@@ -11,6 +11,7 @@ import torch
 
 from fleetcraft.calibration.family import Family
 from fleetcraft.calibration.records import Failure
+from fleetcraft.calibration.trial import passes
 from fleetcraft.calibration.trial.fake import predict
 from fleetcraft.calibration.trial.journal import JournalWriter
 from fleetcraft.calibration.trial.orders import Order, Pass
@@ -100,6 +101,16 @@ def test_the_first_cycle_says_what_lived_before_it(run):
 
     assert start >= left.nbytes
     del left
+
+
+def test_what_checks_left_reserved_is_given_back_before_a_cycle_is_measured(run, monkeypatch):
+    emptied = []
+    monkeypatch.setattr(passes.devices, "empty_cache", emptied.append)
+
+    ran = run(Pass.CHECKS)
+
+    assert emptied == ["cpu"]
+    assert ran.lines("check")
 
 
 # ------------------------------------------------------------------------------ time
