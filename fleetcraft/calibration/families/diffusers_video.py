@@ -154,7 +154,6 @@ def video_family(
                 if getattr(pipe, name, None) is not None:
                     ctx.own(name, getattr(pipe, name))
         pixels, latents = runner.frames(ctx, pipe, batch)
-        ctx.own("pixels", pixels)
         if score is not None:
             with ctx.phase("score", grad=False), torch.no_grad():
                 score(pixels)
@@ -229,6 +228,7 @@ class _Runner:
         ctx.begin("denoise", grad=False)
         with _at_decode(pipe.vae, ctx, seen):
             made = pipe(**self._call(ctx, pipe, range(batch)), output_type="pt")
+        ctx.own("pixels", made.frames)  # while their phase is open, so that it names them
         ctx.end()
         if not seen:
             raise ConfigError(

@@ -138,5 +138,6 @@ def test_the_whole_harness_measures_the_real_wan_classes(tmp_path: Path) -> None
             assert sum(owner.bytes for owner in phase.owners) == phase.peak_bytes
         for phase in ("denoise", "decode", "score"):
             assert trial.phase_named(phase).autograd_bytes == 0
+        assert "pixels" in {owner.name for owner in trial.phase_named("decode").owners}
         owners = {owner.name for owner in trial.phase_named("step2").owners}
         assert {"transformer", "transformer.grad", "optimizer", "vae"} <= owners
