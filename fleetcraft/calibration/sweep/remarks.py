@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
 from fleetcraft.calibration.family import Family
 from fleetcraft.calibration.records import Choice, Flops, Trial
 from fleetcraft.calibration.sweep.timing import fleet_note
-from fleetcraft.gpu.flops import mfu
-from fleetcraft.gpu.peaks import find_peak
+from fleetcraft.calibration.utilization import with_mfu
 
 MOST_OVERHEAD_FRACTION = 0.15
 """Tracking that costs more CPU time than this is warned of."""
@@ -23,7 +20,7 @@ MOST_FLOPS_DISAGREEMENT = 0.10
 
 
 def whole_flops(counted: Flops | None, family: Family, chosen: Trial | None) -> Flops:
-    """FLOPs of one sample, with the utilization of the chosen batch where its device is known.
+    """FLOPs of one sample, with the utilization of the chosen batch, or why it has none.
 
     Args:
         counted: What a trial counted; None when none did.
@@ -34,13 +31,9 @@ def whole_flops(counted: Flops | None, family: Family, chosen: Trial | None) -> 
         analytic_flop=None if family.flops is None else family.flops.flop,
         detail="they were not counted",
     )
-    peak = None if chosen is None else find_peak(chosen.environment.device)
-    if peak is None or chosen is None:
+    if chosen is None:
         return found
-    share = None
-    if found.analytic_flop is not None and chosen.samples_per_s:
-        share = mfu(found.analytic_flop, 1 / chosen.samples_per_s, peak.dense_bf16_flop_per_s)
-    return msgspec.structs.replace(found, mfu=share, peak_name=peak.name)
+    return with_mfu(found, chosen.environment.device, chosen.samples_per_s)
 
 
 def remarks(trials: Sequence[Trial], choice: Choice, flops: Flops) -> Iterator[str]:
