@@ -29,6 +29,7 @@ from fleetcraft.calibration.sweep.asked import Asked, resolve
 from fleetcraft.calibration.sweep.choose import End, Limits, choose
 from fleetcraft.calibration.sweep.plan import next_step
 from fleetcraft.calibration.sweep.preflight import Preflight, budget_between, predict
+from fleetcraft.calibration.trial.merging import with_higher_peaks
 from fleetcraft.calibration.trial.orders import Order, Pass
 from fleetcraft.calibration.trial.reading import Journal, read_journal
 from fleetcraft.clock import timestamp
@@ -341,7 +342,11 @@ class _Run:
             "event": "soak_end", "batch": batch, "verdict": soaked.verdict.value,
             "soak_live_bytes": soaked.soak_live_bytes, "detail": soaked.detail,
         })  # fmt: skip
-        merged = msgspec.structs.replace(trial, soak_live_bytes=soaked.soak_live_bytes)
+        merged = msgspec.structs.replace(
+            trial,
+            soak_live_bytes=soaked.soak_live_bytes,
+            phases=with_higher_peaks(trial.phases, soaked.phases),
+        )
         if soaked.verdict is Verdict.OK:
             return merged
         return msgspec.structs.replace(

@@ -6,6 +6,7 @@ tracked pass alone; what an interrupted phase left is used only where no whole o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -140,6 +141,35 @@ class Cycles:
             cgroup_peak_bytes=end.cgroup_peak_bytes,
             held_bytes=end.held_bytes,
         )
+
+
+def with_higher_peaks(
+    phases: Sequence[PhaseRecord], later: Sequence[PhaseRecord]
+) -> tuple[PhaseRecord, ...]:
+    """The same phases, with the peaks that they had in later cycles where those are higher.
+
+    Args:
+        phases: Of the trial; times, and what lives at the end, stay theirs.
+        later: Of more cycles of the same batch in one process.
+    """
+    others = {phase.name: phase for phase in later}
+    return tuple(_with_higher(phase, others.get(phase.name)) for phase in phases)
+
+
+def _with_higher(one: PhaseRecord, other: PhaseRecord | None) -> PhaseRecord:
+    if other is None:
+        return one
+    higher = other if (other.peak_bytes or 0) > (one.peak_bytes or 0) else one
+    return msgspec.structs.replace(
+        one,
+        peak_bytes=higher.peak_bytes,
+        owners=higher.owners,
+        residual_bytes=higher.residual_bytes,
+        allocated_peak_bytes=_largest(one.allocated_peak_bytes, other.allocated_peak_bytes),
+        reserved_peak_bytes=_largest(one.reserved_peak_bytes, other.reserved_peak_bytes),
+        rss_peak_bytes=_largest(one.rss_peak_bytes, other.rss_peak_bytes),
+        cgroup_peak_bytes=_largest(one.cgroup_peak_bytes, other.cgroup_peak_bytes),
+    )
 
 
 def _merged(one: PhaseEnd | None, other: PhaseEnd) -> PhaseEnd:

@@ -277,6 +277,18 @@ def test_a_rising_soak_fails_its_trial_and_the_next_smaller_is_soaked_too(scratc
     assert read_trial(trial_record(found.folder, 4)) == risen
 
 
+def test_a_peak_of_a_later_cycle_counts_against_the_headroom(scratch):
+    later = PhaseRecord(name="decode", peak_bytes=int(450 * MIB), rss_peak_bytes=1)
+
+    found = run(scratch, Player(soak4={"phases": (later,)}), device_budget_bytes=int(500 * MIB))
+
+    assert (found.choice.batch, found.choice.reason) == (2, "headroom")
+    (decode,) = found.trials[2].phases
+    assert (decode.peak_bytes, decode.rss_peak_bytes) == (450 << 20, 100 << 20)
+    assert decode.walls_s == (1.0, 1.0, 1.0)
+    assert found.ok
+
+
 def test_when_every_soak_rises_there_is_no_choice(scratch):
     player = Player(soak1=RISING, soak2=RISING, soak4=RISING)
 
