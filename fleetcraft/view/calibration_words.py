@@ -11,6 +11,7 @@ from fleetcraft.calibration.records import Calibration, Failure, Trial, Verdict
 REASONS = {
     "scales": "throughput rises up to it",
     "compute_saturated": "a larger one is not faster beyond noise",
+    "within_noise": "a larger one may be faster, but its times scatter too much to tell",
     "semantics_shared": "samples of a batch share decisions",
     "semantics_unknown": "what a batch does to its samples was not shown",
     "headroom": "a larger one leaves too little device memory",

@@ -261,8 +261,10 @@ def _slower(smaller: Trial, larger: Trial) -> _Refusal | None:
         )
     if found.is_beyond_noise:
         return None
+    # A gain that noise hides is not shown, and not shown to be absent either.
+    reason = "within_noise" if found.fraction > LEAST_GAIN_FRACTION else "compute_saturated"
     return _Refusal(
-        "compute_saturated",
+        reason,
         f"batch {larger.batch} has {found.fraction:+.1%} throughput over batch {smaller.batch} "
         f"(standard error {found.error_fraction:.1%}); more than {LEAST_GAIN_FRACTION:.0%} and "
         f"{LEAST_GAIN_ERRORS:g} standard errors are needed",

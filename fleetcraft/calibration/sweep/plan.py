@@ -15,6 +15,7 @@ import msgspec
 from fleetcraft.calibration.records import MIB, Failure, Trial, Verdict
 from fleetcraft.calibration.sweep.choose import (
     DEVICE_FILL_FRACTION,
+    LEAST_GAIN_FRACTION,
     End,
     Limits,
     device_need_bytes,
@@ -215,7 +216,8 @@ def _is_flat(well: Sequence[Trial]) -> bool:
     pairs = list(pairwise(well))[-_FLAT_DOUBLINGS:]
     gains = [gain(smaller, larger) for smaller, larger in pairs]
     return len(gains) == _FLAT_DOUBLINGS and all(
-        g is not None and not g.is_beyond_noise for g in gains
+        g is not None and not g.is_beyond_noise and g.fraction <= LEAST_GAIN_FRACTION
+        for g in gains
     )
 
 

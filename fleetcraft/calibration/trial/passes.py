@@ -100,7 +100,7 @@ class Session:
                 raise
         fields = meter.summary()
         self.journal.write(Event.CYCLE_END, **where, **fields)
-        if self.pass_name is not Pass.MEMORY:
+        if not ctx.findings:  # checkpoints of every cycle and batch would fill any scratch
             shutil.rmtree(ctx.folder, ignore_errors=True)
         return fields
 

@@ -148,8 +148,9 @@ def test_the_harness_own_work_is_no_part_of_a_timed_cycle(run, monkeypatch):
     assert end["mono_s"] - at["cycle_begin"] >= told_s + end["wall_s"]
 
 
-def test_what_timed_cycles_write_is_removed(run, tmp_path):
-    run(Pass.TIME, timed_cycles=2)
+@pytest.mark.parametrize("done", [Pass.TIME, Pass.MEMORY])
+def test_what_a_sound_cycle_writes_is_removed(run, tmp_path, done):
+    run(done, timed_cycles=2)
 
     assert list((tmp_path / "outputs").iterdir()) == []
 
