@@ -161,7 +161,7 @@ class EncoderRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def encoder_record_path(video: Path) -> Path:
     """Where the record of a video lies: ``clip.mp4.encoder.json`` beside ``clip.mp4``."""
-    return video.with_name(f"{video.name}.encoder.json")
+    return Path(f"{video}.encoder.json")  # of "." and "/" too, which have no name
 
 
 def read_encoder_record(video: str | Path) -> EncoderRecord:
@@ -174,6 +174,8 @@ def read_encoder_record(video: str | Path) -> EncoderRecord:
         DataError: If there is no record, or it is not one of this form.
     """
     path = encoder_record_path(Path(video))
+    if path.is_fifo():  # nobody may ever write into it
+        raise DataError(f"cannot read the encoder record {path}: it is a pipe", path=str(path))
     try:
         record = msgspec.json.decode(path.read_bytes(), type=EncoderRecord)
     except FileNotFoundError:

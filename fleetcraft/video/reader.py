@@ -233,6 +233,9 @@ class _Count:
 
 def _opened(path: str) -> InputContainer:
     file = Path(path)
+    if not path or file.is_fifo() or file.is_socket():  # nobody may ever write into a pipe
+        what = "is no file but a pipe or a socket" if path else "is no name of a file"
+        raise DataError(f"{path!r} {what}; it was not read", path=path)
     if file.is_file() and file.stat().st_size == 0:
         raise DataError(f"cannot read {path}: the file is empty (0 bytes)", hint=_BROKEN, path=path)
     with translated(path, "read", _BROKEN if file.is_file() else ""):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -270,3 +271,21 @@ raise SystemExit(main(["video", "probe", "a.mp4"]))
     )
     assert result.returncode == 3
     assert "fleetcraft[video]" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["probe", "check"])
+def test_pipes_and_names_of_no_file_are_answers_and_hold_nobody(
+    fleet: Fleet, clips: Path, command: str
+) -> None:
+    os.mkfifo(clips / "pipe.mp4")
+    called = fleet.bare("video", command, str(clips / "pipe.mp4"), ".", "/", "")
+    assert called.code == 7
+    assert "pipe.mp4' is no file but a pipe or a socket" in called.out
+    assert called.out.count("unreadable") == 4
+
+
+def test_a_pipe_in_the_place_of_an_encoder_record_holds_nobody(fleet: Fleet, clips: Path) -> None:
+    os.mkfifo(clips / "plain.mp4.encoder.json")
+    called = fleet.bare("video", "check", str(clips / "plain.mp4"))
+    assert called.code == 1
+    assert "its encoder record cannot be read" in called.out
