@@ -7,12 +7,14 @@ with the same settings; a setting that changes memory, speed or output belongs i
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -275,6 +277,8 @@ def family(
 
 
 def _check(made: Family) -> None:
+    if not isinstance(made.key, str):
+        raise UsageError(f"family key {made.key!r} is no text", hint="such as 'my-model/16f'")
     usable = made.key and all(c.isascii() and (c.isalnum() or c in "._/+-") for c in made.key)
     if not usable or made.key.startswith(("/", ".")) or "//" in made.key or len(made.key) > 120:
         raise UsageError(
@@ -347,20 +351,13 @@ def absolute_name(name: str) -> str:
 
 
 def _import_module(place: str) -> Any:
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name and (place == error.name or place.startswith(f"{error.name}.")):
-            raise UsageError(f"no module {place!r}", hint="your own is FILE.py:NAME") from error
-        raise _cannot_import(place, error) from error
-    except FleetError:
-        raise
-    except Exception as error:  # a user's own code: whatever it raises is the reason
-        raise _cannot_import(place, error) from error
-
-
-def _cannot_import(place: str, error: Exception) -> ConfigError:
-    return ConfigError(f"cannot import {place}: {type(error).__name__}: {error}", path=place)
+    with _importing(place):
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name and (place == error.name or place.startswith(f"{error.name}.")):
+                raise UsageError(f"no module {place!r}", hint="your own is FILE.py:NAME") from error
+            raise
 
 
 def _import_file(path: str) -> Any:
@@ -374,10 +371,24 @@ def _import_file(path: str) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    try:
+    with _importing(path):
         spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _importing(place: str) -> Iterator[None]:
+    """Somebody's own code runs inside: what it raises, to leave the process too, is a sentence."""
+    try:
+        yield
     except FleetError:
         raise
-    except Exception as error:  # a user's own code: whatever it raises is the reason
-        raise _cannot_import(path, error) from error
-    return module
+    except (ImportError, SyntaxError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"cannot import {place}: {said}", path=place) from error
+    except (Exception, SystemExit) as error:
+        said = f"{type(error).__name__}: {error}"
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            f"cannot import {place}: {said} ({at.filename}, line {at.lineno})", path=place
+        ) from error

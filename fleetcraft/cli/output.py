@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fleetcraft.errors import FleetError
@@ -95,6 +95,26 @@ def forget_stdout() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stdout_fd)
         os.close(nowhere)
+
+
+@contextlib.contextmanager
+def stdout_is_stderr() -> Iterator[None]:
+    """While somebody else's code runs in this process, what it prints is no part of the answer."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # it is closed: nobody reads the answer either
+        yield
+        return
+    try:
+        os.dup2(2, 1)
+        yield
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def columns() -> int | None:

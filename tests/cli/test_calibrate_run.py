@@ -446,3 +446,13 @@ def test_on_a_terminal_the_lines_stand_above_what_runs_now(
         progress.show({"event": "phase_begin", "phase": "[bold]x"})
         progress.show({"event": "trial_end", "batch": 1, "verdict": "ok"})
     assert "batch 1 ok" in capsys.readouterr().err
+
+
+def test_what_a_familys_file_prints_is_no_part_of_the_answer(fleet: Fleet, tmp_path: Path) -> None:
+    file = tmp_path / "chatty_family.py"
+    file.write_text("import os\nprint('hello')\nos.system('echo from a child')\n")
+    called = fleet.process("calibrate", "run", f"{file}:cycle", "--json")
+    assert called.returncode == 2
+    assert called.stdout == ""
+    assert "hello" in called.stderr
+    assert "from a child" in called.stderr

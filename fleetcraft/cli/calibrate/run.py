@@ -13,7 +13,7 @@ import click
 
 from fleetcraft.cli.calibrate.asking import require_torch
 from fleetcraft.cli.calibrate.places import check_device, draw, scratch_of
-from fleetcraft.cli.output import columns, note, print_json, print_text
+from fleetcraft.cli.output import columns, note, print_json, print_text, stdout_is_stderr
 from fleetcraft.cli.session import FleetCommand, Session, pass_session, write_sections
 from fleetcraft.errors import UsageError
 from fleetcraft.view.text import Paint, one_line
@@ -105,7 +105,8 @@ def run_command(session: Session, /, **given: Any) -> int:
     from fleetcraft.view.calibration import render_calibration
     from fleetcraft.view.calibration_progress import progress_for
 
-    with progress_for(sys.stderr.isatty()) as progress:
+    # The family's file is imported here, and may print.
+    with stdout_is_stderr(), progress_for(sys.stderr.isatty()) as progress:
         run = calibrate(
             given["family"],
             scratch=scratch_of(session),
