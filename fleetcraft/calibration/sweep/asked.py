@@ -149,7 +149,12 @@ def _find_fault(family: Family, name: str) -> Fault:
 def _with_patience(family: Family, patience_s: float | None) -> Family:
     if patience_s is None:
         return family
-    return msgspec.structs.replace(family, patience_s=patience_s)
+    # A fault's own would win over a longer one, so from here on the family's says everything.
+    faults = {
+        name: msgspec.structs.replace(fault, patience_s=None)
+        for name, fault in family.faults.items()
+    }
+    return msgspec.structs.replace(family, patience_s=patience_s, faults=faults)
 
 
 def _bytes(mib: float | None) -> int | None:

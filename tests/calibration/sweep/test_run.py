@@ -187,6 +187,16 @@ def test_what_is_asked_reaches_the_trials_and_the_preflight_has_no_limits(scratc
     assert (preflight.pids_limit, preflight.seed) == (None, 5)
 
 
+def test_patience_that_was_given_outweighs_that_of_a_fault(scratch):
+    player = Player()
+
+    run(scratch, player, fault="tight", patience_s=60.0, batches=[1])
+
+    family = player.families[0]
+    assert family.patience_s == 60.0
+    assert family.faults["tight"].patience_s is None
+
+
 def test_what_was_given_outweighs_what_a_fault_would_set(scratch):
     player = Player()
 
