@@ -116,7 +116,7 @@ def _compare_with_worker(key: str, table: Table) -> None:
             frozen=told,
         )
     of_task = os.environ.get("FLEET_FAMILY")
-    if BATCH_VARIABLE in os.environ and of_task is not None and of_task != key:
+    if of_task is not None and of_task != key:
         raise BatchRefusedError(
             "family",
             f"family: this task is of family {of_task!r}, and asks for the batch of {key!r}",

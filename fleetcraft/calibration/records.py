@@ -230,9 +230,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         batch: The batch; None when no trial is good enough to choose one.
         timed_batch: The batch of timed tasks; always 1.
-        reason: ``compute_saturated``, ``within_noise``, ``semantics_shared``, ``semantics_unknown``,
-            ``headroom``, ``host_bound``, ``next_failed``, ``largest_tried``, ``soak_rising``,
-            ``smoke``, ``not_timed``, ``first_failed``.
+        reason: ``compute_saturated``, ``within_noise``, ``semantics_shared``,
+            ``semantics_unknown``, ``headroom``, ``host_bound``, ``next_failed``,
+            ``largest_tried``, ``soak_rising``, ``smoke``, ``not_timed``, ``first_failed``.
         detail: One sentence with the numbers.
         next_batch: The next larger one that was looked at; None when there is none.
         next_verdict: How its trial ended.

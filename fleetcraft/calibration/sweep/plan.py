@@ -216,8 +216,7 @@ def _is_flat(well: Sequence[Trial]) -> bool:
     pairs = list(pairwise(well))[-_FLAT_DOUBLINGS:]
     gains = [gain(smaller, larger) for smaller, larger in pairs]
     return len(gains) == _FLAT_DOUBLINGS and all(
-        g is not None and not g.is_beyond_noise and g.fraction <= LEAST_GAIN_FRACTION
-        for g in gains
+        g is not None and not g.is_beyond_noise and g.fraction <= LEAST_GAIN_FRACTION for g in gains
     )
 
 
