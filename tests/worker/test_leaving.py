@@ -115,12 +115,16 @@ def test_a_marker_made_by_hand_is_obeyed_too(site: Site) -> None:
 
 
 def test_a_local_fleet_stopped_by_a_marker_says_so_and_is_no_success(site: Site) -> None:
-    site.enqueue("a-long", LONG)
+    # One for each worker: an idle one that has not seen the marker yet could take what the other
+    # has just put back.
+    for name in ("a-long", "b-long"):
+        site.enqueue(name, LONG.replace("begun", f"begun-{name}"))
     fleet = site.start(workers=2)
-    wait_until(site.file("begun").exists, "it runs")
+    for name in ("a-long", "b-long"):
+        wait_until(site.file(f"begun-{name}").exists, "it runs")
     site.spool.stop("enough")
     report = fleet.report()
-    assert (report["exit_code"], report["interrupted"], report["left"]["pending"]) == (1, 1, 1)
+    assert (report["exit_code"], report["interrupted"], report["left"]["pending"]) == (1, 2, 2)
     assert any("STOP" in reason for reason in report["stopped"])
 
 
