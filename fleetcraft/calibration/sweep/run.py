@@ -254,7 +254,8 @@ class _Run:
         if asked.timed_cycles:
             passes.append(Pass.TIME)
         if not self._trials:
-            passes += [Pass.OVERHEAD, Pass.FLOPS]
+            # The cost of tracking is that of the chosen batch, so it goes with its soak if it can.
+            passes += [Pass.FLOPS] if asked.soak_cycles else [Pass.OVERHEAD, Pass.FLOPS]
         expected_s = self._expected_s(batch)
         self._tell({"event": "trial_begin", "batch": batch, "expected_s": expected_s})
         before = timing.why_shared(asked.device) if asked.timed_cycles else ""
@@ -333,7 +334,7 @@ class _Run:
         batch = trial.batch
         self._tell({"event": "soak_begin", "batch": batch, "cycles": self._asked.soak_cycles})
         soaked = self._runners.trial(
-            self._order(batch, (Pass.SOAK,), f"soak-{batch:03d}"),
+            self._order(batch, (Pass.SOAK, Pass.OVERHEAD), f"soak-{batch:03d}"),
             self._family,
             expected_s=self._expected_s(batch),
             on_event=self._passing_on("soak", batch),
@@ -346,6 +347,9 @@ class _Run:
             trial,
             soak_live_bytes=soaked.soak_live_bytes,
             phases=with_higher_peaks(trial.phases, soaked.phases),
+            tracking_overhead_fraction=soaked.tracking_overhead_fraction
+            if soaked.tracking_overhead_fraction is not None
+            else trial.tracking_overhead_fraction,
         )
         if soaked.verdict is Verdict.OK:
             return merged
