@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import json
 import os
 import sys
 import traceback
@@ -20,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from fleetcraft.batch_table.records import hash_of
 from fleetcraft.errors import ConfigError, FleetError, UsageError
 from fleetcraft.gpu.flops import Model
 from fleetcraft.gpu.flops import flop_per_forward as _flop_per_forward
-from fleetcraft.identity import sha256_hex
 
 if TYPE_CHECKING:
     from fleetcraft.calibration.trial.context import Context
@@ -294,19 +293,6 @@ def _check(made: Family) -> None:
             f"family {made.key!r}: its identity cannot be hashed: {error}",
             hint="identity holds text, numbers, true, false and lists and maps of them",
         ) from error
-
-
-def hash_of(value: Any) -> str:
-    """``sha256:`` and the hash of a value's canonical JSON: sorted keys, no spaces, UTF-8.
-
-    Raises:
-        TypeError: A value that JSON has no word for.
-        ValueError: A number that is not finite.
-    """
-    text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return f"sha256:{sha256_hex(text.encode())}"
 
 
 def find_family(name: str) -> Family:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleetcraft.batch_table import Found, Table, read_table, require, require_row
-from fleetcraft.batch_table.records import BATCH_VARIABLE, HASH_VARIABLE, Row
-from fleetcraft.calibration.family import BUILT_IN, Family, find_family, hash_of
+from fleetcraft.batch_table.records import BATCH_VARIABLE, HASH_VARIABLE, Row, hash_of
+from fleetcraft.calibration.family import BUILT_IN, Family, find_family
 from fleetcraft.calibration.records import Environment
 from fleetcraft.errors import BatchRefusedError
 
