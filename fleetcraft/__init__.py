@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fleetcraft.spool.record import Outcome as Outcome
     from fleetcraft.spool.store import Spool as Spool
     from fleetcraft.telemetry.forward_log import report_forward as report_forward
+    from fleetcraft.training.progress.writing import progress_phase as progress_phase
+    from fleetcraft.training.progress.writing import report_progress as report_progress
 
 __version__ = "0.1.0"
 __all__ = [
@@ -27,7 +29,9 @@ __all__ = [
     "Spool",
     "State",
     "TaskSpec",
+    "progress_phase",
     "report_forward",
+    "report_progress",
 ]
 
 _HOME = {
@@ -39,6 +43,8 @@ _HOME = {
     "State": "fleetcraft.layout",
     "TaskSpec": "fleetcraft.spool.directives",
     "report_forward": "fleetcraft.telemetry.forward_log",
+    "progress_phase": "fleetcraft.training.progress.writing",
+    "report_progress": "fleetcraft.training.progress.writing",
 }
 
 

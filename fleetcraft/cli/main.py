@@ -48,6 +48,8 @@ VERBS = {
     "top": ("top", "Show what every GPU of the fleet does, now."),
     "mfu": ("mfu", "Estimate model FLOPs utilization from model, device and time."),
     "calibrate": ("calibrate", "Measure whole cycles, choose a batch, freeze it, check it."),
+    "train": ("train", "Supervise a training run, say how it stands, and how one died."),
+    "rollouts": ("rollouts", "Look at a trajectory queue, prove it, and steer it."),
     "video": ("video", "Say what a video file holds, and check that it is whole."),
     "config": ("config", "Show the settings and where they come from."),
 }

@@ -1,7 +1,8 @@
 """Every path of the scratch tree; nothing else spells a file name of it.
 
-Pure text: no function here touches a disk. Invariant: a claim's file name is the task's file name
-and the owner, so it can be parsed from the right whatever the task is called.
+Here the tree and its spools; the rooms of training runs and trajectory queues are `runs` and
+`rollouts`. Pure text: no function here touches a disk. Invariant: a claim's file name is the task's
+file name and the owner, so it can be parsed from the right whatever the task is called.
 """
 
 from __future__ import annotations
@@ -136,6 +137,8 @@ class Scratch:
         self.control = f"{self.root}/control"
         self.intents = f"{self.control}/intents"
         self.locks = f"{self.control}/locks"
+        self.runs = f"{self.root}/runs"
+        self.rollouts = f"{self.root}/rollouts"
 
     def family_folder(self, family: str) -> str:
         """Where the calibration runs of a family lie; ``/`` in its key becomes ``@``."""
@@ -144,6 +147,14 @@ class Scratch:
     def calibration_run(self, family: str, run: str) -> str:
         """One calibration run: its record, its trials' folders, its figure."""
         return f"{self.family_folder(family)}/{run}"
+
+    def run_folder(self, run: str) -> str:
+        """Everything that is decided about one training run; see `RunPaths`."""
+        return f"{self.runs}/{run}"
+
+    def rollout_queue(self, run: str) -> str:
+        """The trajectory queue of one run; see `RolloutPaths`."""
+        return f"{self.rollouts}/{run}"
 
     def worker_log(self, job: str, rank: int) -> str:
         """What the worker of one node of a fleet prints, over all its starts."""

@@ -1,0 +1,1 @@
+"""Checkpoints: completed save boundaries, kinds that are computed, verification by name."""

@@ -1,0 +1,1 @@
+"""How a run died: logs as streams of events, evidence in order of strength, one class."""

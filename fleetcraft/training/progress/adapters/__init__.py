@@ -1,0 +1,1 @@
+"""Progress from frameworks: a few lines each, none imported unless used."""

@@ -1,0 +1,1 @@
+"""What progress means: expected steps, alarms, a census of ranks, queues, throughput, ETA."""
