@@ -257,8 +257,17 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def seal(record: Record) -> Record:
-    """The record with its digest: SHA-256 of its canonical JSON with an empty digest."""
-    return msgspec.structs.replace(record, digest=digest_of(record))
+    """The record with its digest: SHA-256 of its canonical JSON with an empty digest.
+
+    Whole numbers become floats first, as they are when the record is read again.
+    """
+    plain = msgspec.structs.replace(
+        record,
+        values={name: [float(number) for number in row] for name, row in record.values.items()},
+        scalars={name: float(number) for name, number in record.scalars.items()},
+        gpu_s=float(record.gpu_s),
+    )
+    return msgspec.structs.replace(plain, digest=digest_of(plain))
 
 
 def digest_of(record: Record) -> str:

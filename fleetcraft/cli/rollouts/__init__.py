@@ -33,7 +33,7 @@ class _RolloutsGroup(LazyGroup):
 
 rollouts_command = _RolloutsGroup(
     "rollouts",
-    help="Look at the trajectory queue of one run, prove it, and steer it.\n\n"
+    help="Look at a trajectory queue, prove it, and steer it.\n\n"
     "DIR is the queue's folder.",
     table=COMMANDS,
     package=__name__,

@@ -35,7 +35,7 @@ class _TrainGroup(LazyGroup):
 
 train_command = _TrainGroup(
     "train",
-    help="Supervise a run, say how it stands, and how one died.\n\n"
+    help="Supervise a training run, say how it stands, and how one died.\n\n"
     "A run has a folder in the scratch tree, where everything decided about it is a record.",
     table=COMMANDS,
     package=__name__,

@@ -10,6 +10,9 @@ import msgspec
 
 from fleetcraft.training.records import Knob
 
+PHASES_S = {"load": 1800.0, "save": 900.0, "probe": 900.0, "eval": 1800.0}
+"""Phases that every run may declare, and how long each may last, in seconds."""
+
 
 class ProgressPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How fast the run should advance.
@@ -143,7 +146,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     verify_steps: int = 5
     verify_save: bool = False
     look_s: float = 1.0
-    phases: dict[str, float] = {"load": 1800.0, "save": 900.0, "probe": 900.0, "eval": 1800.0}
+    phases: dict[str, float] = msgspec.field(default_factory=lambda: dict(PHASES_S))
     progress: ProgressPlan = ProgressPlan()
     ladder: LadderPlan = LadderPlan()
     protected: tuple[str, ...] = ("world_size", "global_batch", "token_budget")
