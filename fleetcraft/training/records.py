@@ -2,6 +2,8 @@
 
 Plain frozen records and closed sets; nothing here reads a file or decides. Invariant: a value that
 was not measured is None, and an answer that is not known is None, never False.
+
+Length: these records refer to one another and are read together; half of it is their fields' docs.
 """
 
 from __future__ import annotations
