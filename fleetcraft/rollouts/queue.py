@@ -7,6 +7,7 @@ Not here: who may put something in (`streams`, `admission`, `publishing`) and wh
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 
@@ -60,7 +61,7 @@ class RolloutQueue:
     def create(
         cls, folder: str, settings: Settings, *, fs: FileSystem | None = None
     ) -> RolloutQueue:
-        """Makes a queue, or opens the one that was made with the very same settings.
+        """Makes a queue, parents included, or opens the one that was made with the same settings.
 
         Raises:
             ConfigError: The settings contradict one another, or the queue there has others.
@@ -71,6 +72,7 @@ class RolloutQueue:
         fs = fs or FileSystem()
         paths = RolloutPaths(folder)
         try:
+            os.makedirs(os.path.dirname(paths.folder), mode=0o700, exist_ok=True)
             for path in paths.folders():
                 with contextlib.suppress(FileExistsError):
                     fs.make_folder(path)

@@ -121,3 +121,12 @@ def test_counting_reads_names_alone(tmp_path: Path) -> None:
 )
 def test_every_record_name_is_read_back_as_it_was_written(name: RolloutName) -> None:
     assert parse_rollout(str(name)) == name
+
+
+def test_the_folder_above_a_queue_is_made_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "scratch" / "rollouts" / "wan"
+
+    RolloutQueue.create(str(folder), Settings(run="wan"))
+
+    assert RolloutQueue.open(str(folder)).settings.run == "wan"
+    assert (tmp_path / "scratch").stat().st_mode & 0o777 == 0o700
