@@ -78,7 +78,7 @@ class Fleet:
         )
 
     def _words(self, *words: str) -> list[str]:
-        return [*FLEETCRAFT, words[0], "--root", str(self.root), *words[1:]]
+        return [*FLEETCRAFT, "--root", str(self.root), *words]
 
     def _fleetcraft(self, *words: str) -> str:
         return subprocess.run(

@@ -129,4 +129,4 @@ def test_the_folder_above_a_queue_is_made_with_it(tmp_path: Path) -> None:
     RolloutQueue.create(str(folder), Settings(run="wan"))
 
     assert RolloutQueue.open(str(folder)).settings.run == "wan"
-    assert (tmp_path / "scratch").stat().st_mode & 0o777 == 0o700
+    assert folder.parent.stat().st_mode & 0o777 == 0o700

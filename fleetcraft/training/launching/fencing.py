@@ -1,0 +1,113 @@
+"""The books of an adoption: logs of gone writers are moved away, living ones get a fence.
+
+Not here: whether a writer lives. Invariant: a fence stands exactly where the copy of the beginning
+ends, so every byte of a living log is either in the archive or after the fence.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+
+from fleetcraft.files import FileSystem
+from fleetcraft.layout.runs import AttemptPaths, RunPaths
+from fleetcraft.training.launching.sights import Archived, Fenced
+from fleetcraft.training.records import LogFence
+
+TAIL_BYTES = 4096
+"""How many bytes before a fence its digest is of."""
+_CHUNK_BYTES = 1 << 20
+
+
+def move_logs(paths: RunPaths, attempt: AttemptPaths, fs: FileSystem) -> tuple[Archived, ...]:
+    """Moves every log of an attempt whose writers are gone into the archive.
+
+    A log that was moved before, by a pass that was cut short, is told too.
+
+    Raises:
+        OSError: One could not be moved; those before it were.
+    """
+    moved = []
+    for log in _logs(attempt, fs):
+        archive = _archive_path(paths, attempt, log, "dead")
+        try:
+            fs.rename_new(log, archive)
+        except FileNotFoundError:
+            if not fs.exists(archive):  # it may be there although that was reported
+                raise
+        moved.append(Archived(log=log, archive=archive, moved=True))
+    return tuple(moved)
+
+
+def fence_logs(paths: RunPaths, attempt: AttemptPaths, mark: str, fs: FileSystem) -> Fenced:
+    """Copies the beginning of every log of a living attempt, and fences the log there.
+
+    Args:
+        paths: The run.
+        attempt: The attempt that lives.
+        mark: Tells this adoption from others, such as its generation and a nonce.
+        fs: The seam.
+
+    Raises:
+        OSError: A log could not be read or copied.
+    """
+    fences, archived = [], []
+    for log in _logs(attempt, fs):
+        archive = _archive_path(paths, attempt, log, mark)
+        fences.append(_copy_prefix(log, archive, fs))
+        archived.append(Archived(log=log, archive=archive, moved=False))
+    return Fenced(fences=tuple(fences), archived=tuple(archived))
+
+
+def holds(fence: LogFence) -> bool:
+    """Whether the bytes before a fence are those that were there when it was made.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    with open(fence.path, "rb") as file:
+        file.seek(max(0, fence.size_bytes - TAIL_BYTES))
+        tail = file.read(min(TAIL_BYTES, fence.size_bytes))
+    return hashlib.sha256(tail).hexdigest() == fence.tail_sha256
+
+
+def _copy_prefix(log: str, archive: str, fs: FileSystem) -> LogFence:
+    source = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        size_bytes = os.fstat(source).st_size
+        target = fs.create_log(archive)
+        try:
+            tail = _copy(source, target, size_bytes)
+        finally:
+            fs.close(target)
+    finally:
+        os.close(source)
+    return LogFence(path=log, size_bytes=size_bytes, tail_sha256=hashlib.sha256(tail).hexdigest())
+
+
+def _copy(source: int, target: int, size_bytes: int) -> bytes:
+    """Copies so many bytes; returns the last of them."""
+    tail, done = b"", 0
+    while done < size_bytes:
+        chunk = os.read(source, min(_CHUNK_BYTES, size_bytes - done))
+        if not chunk:
+            raise OSError(errno.ESTALE, "the log became shorter while it was copied")
+        written = 0
+        while written < len(chunk):
+            written += os.write(target, chunk[written:])
+        done += len(chunk)
+        tail = (tail + chunk)[-TAIL_BYTES:]
+    return tail
+
+
+def _logs(attempt: AttemptPaths, fs: FileSystem) -> list[str]:
+    try:
+        names = fs.listdir(attempt.logs)
+    except FileNotFoundError:
+        return []  # it was closed before it began
+    return [f"{attempt.logs}/{name}" for name in sorted(names)]
+
+
+def _archive_path(paths: RunPaths, attempt: AttemptPaths, log: str, mark: str) -> str:
+    return f"{paths.archive}/{os.path.basename(attempt.folder)}.{mark}.{os.path.basename(log)}"

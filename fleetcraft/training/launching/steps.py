@@ -1,0 +1,182 @@
+"""The Slurm step of a launch over several nodes: its srun, its environment, and whose it is.
+
+Not here: starting and cancelling. Invariants: a step is found by a name that holds the nonce of its
+launch, since ids are used again; only a numbered step that is neither this process's own nor that
+of the worker it runs under may be cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fleetcraft.errors import UsageError
+from fleetcraft.identity import this_job_run
+from fleetcraft.slurm.environment import GPU_VARIABLES
+from fleetcraft.training.records import StepRecord
+
+if TYPE_CHECKING:  # a keeper asks Slurm nothing, and starts in half the time without its tables
+    from fleetcraft.slurm.polls import Polls
+    from fleetcraft.slurm.queue import Step
+
+SRUN_FAILED = 250
+"""What srun ends with when Slurm itself failed, told apart from its command's exit codes."""
+SRUN_NOT_IN_TIME = 251
+"""What srun ends with when the step could not begin within `_BEGIN_S`."""
+_BEGIN_S = 60
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+"""Numbers from here on are the batch, extern and interactive steps. Source: slurm.h of 22.05."""
+# Of the variables that Slurm sets in a job only these are of use to srun: the others are options of
+# srun too (SLURM_GPUS, SLURM_NTASKS, SLURM_MEM_PER_NODE, …). Source: INPUT ENVIRONMENT VARIABLES of
+# srun(1).
+_KEPT = (
+    "SLURM_JOB", "SLURM_CONF", "SLURM_CLUSTER", "SLURM_SUBMIT_", "SLURM_NODELIST",
+    "SLURM_RESTART_COUNT", "SLURM_ARRAY_", "SLURM_HET_", "SLURM_JWT", "SLURM_SACK_", "SLURM_UMASK",
+)  # fmt: skip
+_NOT_KEPT = frozenset({"SLURM_JOB_NUM_NODES", "SLURM_JOB_NAME"})
+
+
+def step_name(run: str, nonce: str) -> str:
+    """The name of a launch's step: no other launch has it."""
+    return f"train-{run}-{nonce}"
+
+
+def in_numbered_step(environ: Mapping[str, str]) -> bool:
+    """Whether this process is part of a step that an srun has started."""
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
+
+
+def srun(
+    nodes: int,
+    *,
+    name: str,
+    directory: str,
+    gpus_per_node: int | None,
+    overlap: bool,
+    node_list: Sequence[str] = (),
+) -> list[str]:
+    """The srun that starts one keeper on each of some nodes of this job.
+
+    Without ``--overlap`` the step has its nodes to itself, so that a plain ``srun`` beside it lands
+    on the surplus ones. Inside a step, whose nodes its own processors may be, it would wait for
+    ever, and so it overlaps there.
+
+    Args:
+        nodes: How many nodes.
+        name: The step's name.
+        directory: Where the keepers start.
+        gpus_per_node: None leaves it to srun, which gives what the job asked for.
+        overlap: Whether it may share its nodes with other steps.
+        node_list: Which nodes; Slurm chooses if empty.
+    """
+    words = [
+        "srun",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        f"--job-name={name}",
+        f"--chdir={directory}",
+        "--mem=0",
+        "--cpu-bind=none",
+        "--mpi=none",
+        "--export=ALL",
+        "--input=none",
+        "--kill-on-bad-exit=0",  # each keeper tells the end of its own node
+        "--wait=0",
+        "--disable-status",
+        f"--immediate={_BEGIN_S}",
+    ]
+    if overlap:
+        words.append("--overlap")
+    if node_list:
+        words.append(f"--nodelist={','.join(node_list)}")
+    if gpus_per_node:
+        words.append(f"--gres=gpu:{gpus_per_node}")
+    return words
+
+
+def step_environment(environ: Mapping[str, str], **more: str) -> dict[str, str]:
+    """The environment of an srun, which becomes that of its keepers.
+
+    Args:
+        environ: This process's.
+        more: Further variables.
+    """
+    slurm_gives_gpus = "SLURM_GPUS_ON_NODE" in environ or "SLURM_JOB_GPUS" in environ
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(("SLURM_", "SLURMD_"))
+        or (name.startswith(_KEPT) and name not in _NOT_KEPT)
+    }
+    if slurm_gives_gpus:
+        for name in GPU_VARIABLES:
+            kept.pop(name, None)
+    return {
+        **kept,
+        "SLURM_EXIT_ERROR": str(SRUN_FAILED),
+        "SLURM_EXIT_IMMEDIATE": str(SRUN_NOT_IN_TIME),
+        **more,
+    }
+
+
+def this_step(environ: Mapping[str, str]) -> StepRecord | None:
+    """The step that this process is part of, that of the worker above it included.
+
+    A task of a fleet runs in the step of its worker loop, so the two are the same.
+    """
+    run = this_job_run(environ)
+    if not run.job or not run.step:
+        return None
+    return StepRecord(job=run.job, step=run.step, cluster=run.cluster, job_start_s=run.start_s)
+
+
+def find_step(steps: Mapping[str, Step], name: str, known: StepRecord | None) -> Step | None:
+    """The step of a launch in a successful answer; None when it is not there.
+
+    Args:
+        steps: What Slurm told, by ``JOB.STEP``.
+        name: The step's name.
+        known: Its id, when a keeper has told that; a step of that id and another name is not it.
+    """
+    if known is not None:
+        found = steps.get(known.id)
+        return found if found is not None and found.name == name else None
+    return next((step for step in steps.values() if step.name == name), None)
+
+
+def why_not_cancelled(step: str, own: Sequence[StepRecord]) -> str:
+    """Why a step must not be cancelled; empty when it may be.
+
+    Args:
+        step: As scancel would get it.
+        own: Steps that this process is part of.
+    """
+    job, _, number = step.partition(".")
+    if not job.isdecimal() or not number.isdecimal() or int(number) >= _FIRST_SPECIAL_STEP:
+        return f"{step or 'nothing'} is not one numbered step of one job"
+    if step in {record.id for record in own}:
+        return f"step {step} is the one that this process runs in"
+    return ""
+
+
+def require_cancellable(step: str, own: Sequence[StepRecord]) -> None:
+    """Refuses to cancel what is not one step of another.
+
+    Raises:
+        UsageError: Nothing was cancelled.
+    """
+    if why := why_not_cancelled(step, own):
+        raise UsageError(f"refusing to cancel: {why}; nothing was cancelled", step=step)
+
+
+def ask_steps(polls: Polls, *, fresh: bool = False) -> dict[str, Step]:
+    """The steps of this user that run now, by ``JOB.STEP``.
+
+    Raises:
+        SchedulerError: There is no answer; nothing may be concluded from that.
+    """
+    from fleetcraft.slurm.queue import my_steps
+
+    return my_steps(polls, fresh=fresh).steps
