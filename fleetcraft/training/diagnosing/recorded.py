@@ -1,0 +1,84 @@
+"""What a supervised run's own records say for a diagnosis: newest epoch, logs, how it ended.
+
+Reads the run's folder; concludes nothing. Invariant: what cannot be read is named in `trouble` and
+is otherwise as if it had not been asked.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from fleetcraft.layout.runs import AttemptPaths, RunPaths
+from fleetcraft.training.launching.epochs import Epochs
+from fleetcraft.training.records import Epoch, NodeEnd
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """The records of one run.
+
+    Attributes:
+        epoch: The newest; None for a run that was never launched.
+        healthy: The last that was verified.
+        logs: What its commands printed.
+        error_files: What its ranks left.
+        ends: How the command ended, by node.
+        trouble: What could not be read.
+    """
+
+    epoch: Epoch | None = None
+    healthy: Epoch | None = None
+    logs: tuple[str, ...] = ()
+    error_files: tuple[str, ...] = ()
+    ends: tuple[NodeEnd, ...] = ()
+    trouble: tuple[str, ...] = ()
+
+
+def read_recorded(paths: RunPaths) -> Recorded:
+    """Reads what one run has recorded.
+
+    Raises:
+        DataError: An epoch's record is damaged.
+        OSError: The epochs cannot be read.
+    """
+    epochs = Epochs(paths)
+    epoch = epochs.latest()
+    if epoch is None:
+        return Recorded()
+    attempt = paths.attempt(epoch.attempt)
+    trouble: list[str] = []
+    own = _files(attempt.logs, trouble)
+    return Recorded(
+        epoch=epoch,
+        healthy=epochs.last_healthy(),
+        logs=tuple(dict.fromkeys((*epoch.log_paths, *own))),
+        error_files=tuple(_files(attempt.errors, trouble)),
+        ends=tuple(_ends(attempt, trouble)),
+        trouble=tuple(trouble),
+    )
+
+
+def _files(folder: str, trouble: list[str]) -> list[str]:
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        trouble.append(f"{folder}: {error.strerror}")
+        return []
+    return [path for name in names if os.path.isfile(path := os.path.join(folder, name))]
+
+
+def _ends(attempt: AttemptPaths, trouble: list[str]) -> list[NodeEnd]:
+    suffix = os.path.basename(attempt.ended(""))
+    found = []
+    for path in _files(attempt.nodes, trouble):
+        if not path.endswith(suffix):
+            continue
+        try:
+            with open(path, "rb") as file:
+                found.append(msgspec.json.decode(file.read(), type=NodeEnd))
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            trouble.append(f"{path}: {error}")
+    return found

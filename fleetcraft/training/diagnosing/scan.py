@@ -1,0 +1,274 @@
+"""A log read as a stream: new lines that bear a signature, and the last step that it shows.
+
+One pass of one expression over bytes finds candidate lines; only those are taken apart. Invariant:
+memory is bounded whatever the log holds, and a line that begins before the fence never counts.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+from fleetcraft.files import FileSystem
+from fleetcraft.training.diagnosing.fences import holds, tail_digest
+from fleetcraft.training.diagnosing.hits import Hit
+from fleetcraft.training.diagnosing.lines import Piece, read_piece
+from fleetcraft.training.diagnosing.steps import StepReader
+from fleetcraft.training.records import LogFence
+
+CHUNK_BYTES = 1 << 20
+_MOST_CARRIED = 1 << 18
+_ABOVE = 1024
+_MOST_HITS = 2048
+
+
+class LogFiles(FileSystem):
+    """The operating system's files, as a scan reads them: the seam for tests."""
+
+    def open_read(self, path: str) -> int:
+        """A descriptor to read; a FIFO does not hold the caller."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def read_at(self, fd: int, count: int, offset: int) -> bytes:
+        """At most so many bytes from an offset."""
+        return os.pread(fd, count, offset)
+
+
+class LogScan:
+    """Reads one log on and on.
+
+    The file stays open between looks, so a log that is renamed away is read to its end before the
+    new one of its name is begun.
+
+    Args:
+        path: The log; it need not be there yet.
+        fence: Where it stood when the attempt began.
+        fs: The seam; opening and reading go through it when it is a `LogFiles`.
+
+    Attributes:
+        path: The log.
+        step: The last completed step that its text shows; None before the first.
+        first_step: The first one that it showed after the newest hit; None while it showed none.
+        offset: How far it was read.
+        lines: Whole lines read.
+        left_out: Hits beyond 2,048 a look, which were counted only.
+        trouble: Why the last look is not whole; empty when it is.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        fence: LogFence | None = None,
+        fs: FileSystem | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.step: int | None = None
+        self.first_step: int | None = None
+        self.offset = 0
+        self.lines = 0
+        self.left_out = 0
+        self.trouble = ""
+        self._fence = fence
+        self._files = fs if isinstance(fs, LogFiles) else LogFiles()
+        self._fd = -1
+        self._above = b""
+        self._carry = b""
+        self._skip_line = False
+        self._steps = StepReader()
+        self._error: OSError | None = None
+
+    def look(self, *, final: bool = False) -> list[Hit]:
+        """Reads what is new.
+
+        A half line waits for its end, and a traceback for its exception, but not longer than until
+        a look at which nothing is new.
+
+        Args:
+            final: Nothing more will be written: the last line counts without its end, too.
+
+        Returns:
+            New hits in the order of the log. After an OSError those that were read; `trouble`
+            says why there are no more, and the next look goes on from there.
+        """
+        self.trouble, self._error = "", None
+        hits: list[Hit] = []
+        try:
+            if self._fd < 0 and not self._open():
+                return hits
+            came = self._read_on(hits)
+            if self._follow_name():
+                came = self._read_on(hits) or came
+            if final or not came:
+                self._take(b"", hits, final=final)
+        except OSError as error:
+            self._error = error
+            self.trouble = f"{self.path}: {error.strerror or error}"
+        return hits
+
+    def raise_trouble(self) -> None:
+        """Raises the OSError of the last look, if it had one."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Closes the log."""
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> LogScan:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- the file behind the name
+
+    def _open(self) -> bool:
+        try:
+            self._fd = self._files.open_read(self.path)
+        except FileNotFoundError as error:
+            self._error, self.trouble = error, f"{self.path}: not there"
+            return False
+        if self._fence is not None and self._fence.size_bytes:
+            self._begin_at_fence(self._fence)
+        self._fence = None
+        return True
+
+    def _begin_at_fence(self, fence: LogFence) -> None:
+        if holds(self._fd, fence):
+            self.offset = fence.size_bytes
+        else:
+            # Whether what it holds is old or new cannot be told, so none of it counts.
+            self.offset = os.fstat(self._fd).st_size
+            self.trouble = (
+                f"{self.path}: not the file that was fenced (it shrank or was replaced); what it "
+                f"held up to byte {self.offset} was passed over"
+            )
+        before = self._files.read_at(self._fd, 1, self.offset - 1) if self.offset else b"\n"
+        self._skip_line = before not in (b"\n", b"\r")
+
+    def _follow_name(self) -> bool:
+        """Whether another file has the log's name now; then that one is read, from its beginning.
+
+        The same bytes before the same place are the same log, whatever its inode number says: those
+        change when a file is migrated.
+        """
+        try:
+            there = os.stat(self.path)
+        except FileNotFoundError:
+            return False  # renamed away, and perhaps still written to through its descriptor
+        here = os.fstat(self._fd)
+        if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
+            return self._was_cut(here.st_size)
+        fresh = self._files.open_read(self.path)
+        same = there.st_size >= self.offset > 0 and tail_digest(fresh, self.offset) == tail_digest(
+            self._fd, self.offset
+        )
+        self._files.close(self._fd)
+        self._fd = fresh
+        if not same:
+            self._begin_anew()
+        return True
+
+    def _was_cut(self, size: int) -> bool:
+        if size >= self.offset:
+            return False
+        self.trouble = f"{self.path}: cut from {self.offset} to {size} bytes; read anew"
+        self._begin_anew()
+        return True
+
+    def _begin_anew(self) -> None:
+        self.offset, self._skip_line = 0, False
+        self._above = self._carry = b""
+
+    # -- its lines
+
+    def _read_on(self, hits: list[Hit]) -> bool:
+        """Whether there was anything."""
+        before = self.offset
+        while chunk := self._files.read_at(self._fd, CHUNK_BYTES, self.offset):
+            self.offset += len(chunk)
+            self._take(chunk, hits, final=False)
+        return self.offset > before
+
+    def _take(self, chunk: bytes, hits: list[Hit], *, final: bool) -> None:
+        start = len(self._above)
+        data = self._above + self._carry + chunk
+        begin = self.offset - len(data)
+        whole = max(start, _last_end(data))
+        if final or len(data) - whole > _MOST_CARRIED // 2:
+            whole = len(data)  # a line without end is cut, so that memory stays bounded
+        if self._skip_line:
+            # The line across the fence began before it.
+            first = _first_end(data)
+            if first < 0:
+                self._carry = b""
+                return
+            self._skip_line = False
+            data, begin, whole = data[first:], begin + first, max(0, whole - first)
+        piece = read_piece(data, whole, start=start, final=final or not chunk)
+        self._keep(piece, data, begin, hits)
+        self._above, self._carry = _above(data, piece.used), data[piece.used :]
+
+    def _keep(self, piece: Piece, data: bytes, begin: int, hits: list[Hit]) -> None:
+        place = counted = len(self._above)
+        for found in piece.finds:
+            self._pass(data, place, found.begin)
+            self.lines += data.count(b"\n", counted, found.begin)
+            counted, place = found.begin, found.end
+            if len(hits) >= _MOST_HITS:
+                self.left_out += 1
+                continue
+            hits.append(
+                Hit(
+                    crash=found.crash,
+                    role=found.role,
+                    path=self.path,
+                    byte=begin + found.begin,
+                    line=self.lines + 1,
+                    text=found.text,
+                    at=found.at,
+                    rank=found.rank,
+                    step=self.step,
+                    first_step=self.first_step,
+                    chained=found.chained,
+                    oom=found.oom,
+                )
+            )
+            self.first_step = None
+        self._pass(data, place, piece.used)
+        self.lines += data.count(b"\n", counted, piece.used)
+
+    def _pass(self, data: bytes, begin: int, end: int) -> None:
+        """Takes the steps of lines that are no hits."""
+        if begin >= end:
+            return
+        if self.first_step is None:
+            self.first_step = self._steps.first(data, begin, end)
+        step = self._steps.last(data, begin, end)
+        if step is not None:
+            self.step = step
+
+
+def _above(data: bytes, used: int) -> bytes:
+    """The last whole lines before a place, a few: what the next lines may refer to."""
+    begin = max(0, used - _ABOVE)
+    if begin:
+        begin = data.find(b"\n", begin, used) + 1 or used
+    return data[begin:used]
+
+
+def _last_end(data: bytes) -> int:
+    return max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+
+
+def _first_end(data: bytes) -> int:
+    ends = [one for sign in (b"\n", b"\r") if (one := data.find(sign)) >= 0]
+    return min(ends) + 1 if ends else -1
