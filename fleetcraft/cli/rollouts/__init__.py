@@ -33,8 +33,7 @@ class _RolloutsGroup(LazyGroup):
 
 rollouts_command = _RolloutsGroup(
     "rollouts",
-    help="Look at a trajectory queue, prove it, and steer it.\n\n"
-    "DIR is the queue's folder.",
+    help="Look at a trajectory queue, prove it, and steer it.\n\nDIR is the queue's folder.",
     table=COMMANDS,
     package=__name__,
     path="fleetcraft rollouts",
