@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from fleetcraft.training.checkpoint import CheckpointStore, Kind, Level
+
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 HERE = Path(__file__).resolve().parent
@@ -123,10 +125,10 @@ class Fleet:
         return json.loads(self._fleetcraft(*words, "--json"))
 
     def final_weights(self) -> dict[str, Any]:
-        folder = self.checkpoints / f"step-{VERSIONS}"
-        found = [path for path in folder.rglob("*.pt") if "weights" in path.name]
-        assert len(found) == 1, found
-        return weights(found[0])
+        newest = CheckpointStore(self.checkpoints).newest(kind=Kind.EXACT, level=Level.HASHES)
+        assert newest is not None
+        assert newest.step == VERSIONS
+        return weights(Path(newest.folder) / "rank-00000" / "weights.pt")
 
     def close(self) -> None:
         if self.workers.poll() is None:
@@ -153,7 +155,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str, list[str]], Fleet]]:
 def test_a_fleet_whose_parts_are_all_killed_once_ends_with_the_same_policy(
     start: Callable[[str, list[str]], Fleet],
 ) -> None:
-    whole = start("whole", [sys.executable])
+    whole = start("whole", TORCHRUN)
     assert whole.workers.wait(200) == 0, whole.said()
 
     cut = start("cut", TORCHRUN)
@@ -173,5 +175,5 @@ def test_a_fleet_whose_parts_are_all_killed_once_ends_with_the_same_policy(
         audit = fleet.show("rollouts", "audit", str(fleet.queue))
         assert (audit["ok"], audit["committed"], audit["duplicates"]) == (True, 64 * VERSIONS, 0)
         assert audit["quarantined"] == 0
-    assert furthest(whole.final_weights(), cut.final_weights()) <= TOLERANCE
+    assert furthest(whole.final_weights(), cut.final_weights()) == 0.0  # to the last bit
     assert os.listdir(cut.queue / "pending") == []
