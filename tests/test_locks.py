@@ -57,8 +57,8 @@ def drawn_bytes(size: int) -> bytes:
     return draw().encode()
 
 
-@pytest.fixture
-def same_every_time() -> Iterator[None]:
+@contextlib.contextmanager
+def modelled() -> Iterator[None]:
     """Nonces, clocks and process facts of the modelled processes."""
     here = HostId(host="c1", boot_id="boot", pid_namespace="pid:[1]")
     replaced: list[tuple[str, Any]] = [
@@ -73,6 +73,12 @@ def same_every_time() -> Iterator[None]:
             stack.enter_context(mock.patch.object(chain, name, value))
         stack.enter_context(mock.patch.object(os, "getpid", return_value=1))
         stack.enter_context(mock.patch.object(os, "urandom", drawn_bytes))
+        yield
+
+
+@pytest.fixture
+def same_every_time() -> Iterator[None]:
+    with modelled():
         yield
 
 
