@@ -2,8 +2,9 @@
 
     python tests/bench/training.py [--share FRACTION] [--full NAME ...] [--only NAME ...] [--out F]
 
-Full counts take hours; ``--share 0.05`` runs a twentieth of each part that ``--full`` does not name,
-and the page says so. Each part is a program of its own beside this one. Invariant: what a part prints goes on the page as it is.
+Full counts take hours; ``--share 0.05`` runs a twentieth of each part that ``--full`` does not
+name, and the page says so. Each part is a program of its own beside this one. Invariant: what a
+part prints goes on the page as it is.
 """
 
 from __future__ import annotations
