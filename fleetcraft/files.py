@@ -2,8 +2,8 @@
 
 `FileSystem` is the seam: everything that touches a spool does it through one instance, one method
 per system call or a few, so that a test can stop, fail, delay or explore at every single one.
-Nothing here knows what a task is. Invariant: no operation follows a symbolic link in its last
-component, and none replaces a file unless its name says so.
+Nothing here knows what a task is. Invariant: no operation but `FileSystem.open_read` follows a
+symbolic link in its last component, and none replaces a file unless its name says so.
 """
 
 from __future__ import annotations
@@ -86,6 +86,30 @@ class FileSystem:
             return _read_rest(fd, data) if len(data) == 8192 else data
         finally:
             os.close(fd)
+
+    # -- reading what grows
+
+    def open_read(self, path: str) -> int:
+        """Opens a log to be read piece by piece.
+
+        It follows a symbolic link: a person names a log by what it is called.
+
+        Raises:
+            OSError: Not there, not to be read, or not a regular file (EINVAL).
+        """
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+
+    def size(self, fd: int) -> int:
+        """Bytes of an open file."""
+        return os.fstat(fd).st_size
+
+    def read_at(self, fd: int, count: int, offset: int) -> bytes:
+        """At most so many bytes from an offset; none at the end."""
+        return os.pread(fd, count, offset)
 
     # -- making
 

@@ -335,6 +335,15 @@ class ModelFS(FileSystem):
     def peek(self, path: str) -> bytes:
         return bytes(self.ask("read", path)[0])
 
+    def open_read(self, path: str) -> int:
+        return int(self.ask("open_append", path))
+
+    def size(self, fd: int) -> int:
+        return len(self.ask("read_from", fd, 0))
+
+    def read_at(self, fd: int, count: int, offset: int) -> bytes:
+        return bytes(self.ask("read_from", fd, offset)[:count])
+
     def make_folder(self, path: str) -> None:
         self.ask("make_folder", path)
 

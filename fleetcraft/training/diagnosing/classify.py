@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from fleetcraft.files import FileSystem
 from fleetcraft.training.diagnosing.advice import advise
 from fleetcraft.training.diagnosing.case import Case, device_oom_facts
 from fleetcraft.training.diagnosing.episode import Episode, Episodes
@@ -44,6 +45,7 @@ def diagnose(
     dead_ranks: Sequence[int] = (),
     quiet_s: float | None = None,
     step: int | None = None,
+    fs: FileSystem | None = None,
 ) -> Diagnosis:
     """Says how a run died, from whatever is known of it.
 
@@ -58,6 +60,7 @@ def diagnose(
         dead_ranks: Ranks that are positively gone.
         quiet_s: Seconds since anything completed, when the watch has raised that.
         step: The last completed step.
+        fs: The seam for the error files.
 
     Returns:
         The class with its evidence, the deciding one first. `Crash.NONE` when nothing says that
@@ -69,7 +72,7 @@ def diagnose(
         ends=tuple(ends),
         slurm_state=(slurm_state or "").strip(),
         slurm_exit=slurm_exit.strip(),
-        errors=read_error_files(error_files),
+        errors=read_error_files(error_files, fs=fs),
         oom_kills=oom_kills,
         dead_ranks=tuple(sorted(set(dead_ranks))),
         quiet_s=quiet_s,
@@ -83,6 +86,7 @@ def diagnose_logs(
     *,
     fences: Sequence[LogFence] = (),
     error_files: Sequence[str | os.PathLike[str]] = (),
+    fs: FileSystem | None = None,
 ) -> Diagnosis:
     """Says from its logs how a run died, whoever launched it.
 
@@ -90,16 +94,20 @@ def diagnose_logs(
         paths: Its logs.
         fences: Where some of them stood when the attempt began; lines before never count.
         error_files: What torchrun's ranks left.
+        fs: The seam.
 
     Raises:
         OSError: A log cannot be read.
     """
-    episodes, step, _ = read_logs(paths, fences=fences)
-    return diagnose(episodes=episodes, error_files=error_files, step=step)
+    episodes, step, _ = read_logs(paths, fences=fences, fs=fs)
+    return diagnose(episodes=episodes, error_files=error_files, step=step, fs=fs)
 
 
 def read_logs(
-    paths: Sequence[str | os.PathLike[str]], *, fences: Sequence[LogFence] = ()
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    fences: Sequence[LogFence] = (),
+    fs: FileSystem | None = None,
 ) -> tuple[Episodes, int | None, list[str]]:
     """Reads some logs once, to their ends.
 
@@ -115,7 +123,7 @@ def read_logs(
     steps: list[int] = []
     notes: list[str] = []
     for path in paths:
-        with LogScan(path, fence=by_path.get(os.path.abspath(path))) as scan:
+        with LogScan(path, fence=by_path.get(os.path.abspath(path)), fs=fs) as scan:
             hits = scan.look(final=True)
             scan.raise_trouble()
             episodes.feed(hits, None, (scan,))

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from fleetcraft.diagnosis import DeviceOom, parse_device_oom
+from fleetcraft.files import FileSystem
 from fleetcraft.training.diagnosing.hits import EVIDENCE_CHARACTERS
 from fleetcraft.training.diagnosing.signatures import meaning_of_exception
 from fleetcraft.training.records import Crash, Evidence, Role, Source
@@ -43,7 +44,9 @@ class _Read(msgspec.Struct, frozen=True, kw_only=True):
     oom: DeviceOom | None = None
 
 
-def read_error_files(paths: Sequence[str | os.PathLike[str]]) -> ErrorFiles:
+def read_error_files(
+    paths: Sequence[str | os.PathLike[str]], *, fs: FileSystem | None = None
+) -> ErrorFiles:
     """Reads them all.
 
     A rank's own file lies in a folder of its number, as torchrun makes it
@@ -52,7 +55,8 @@ def read_error_files(paths: Sequence[str | os.PathLike[str]]) -> ErrorFiles:
 
     Source: torch/distributed/elastic/multiprocessing/errors/error_handler.py.
     """
-    reads = [one for path in paths if (one := _read(os.fspath(path))) is not None]
+    seam = fs or FileSystem()
+    reads = [one for path in paths if (one := _read(os.fspath(path), seam)) is not None]
     reads.sort(key=lambda one: (one.at_s is None, one.at_s or 0.0))
     return ErrorFiles(
         evidence=tuple(one.evidence for one in reads),
@@ -60,9 +64,9 @@ def read_error_files(paths: Sequence[str | os.PathLike[str]]) -> ErrorFiles:
     )
 
 
-def _read(path: str) -> _Read | None:
+def _read(path: str, fs: FileSystem) -> _Read | None:
     try:
-        data = _bytes(path)
+        data = _bytes(path, fs)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -78,9 +82,12 @@ def _read(path: str) -> _Read | None:
     return _said(path, record)
 
 
-def _bytes(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(_MOST_BYTES)
+def _bytes(path: str, fs: FileSystem) -> bytes:
+    fd = fs.open_read(path)
+    try:
+        return fs.read_at(fd, _MOST_BYTES, 0)
+    finally:
+        fs.close(fd)
 
 
 def _said(path: str, record: Mapping[str, Any]) -> _Read:

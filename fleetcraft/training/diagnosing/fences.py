@@ -10,67 +10,42 @@ from __future__ import annotations
 import hashlib
 import os
 
+from fleetcraft.files import FileSystem
 from fleetcraft.training.records import LogFence
 
 TAIL_BYTES = 4096
 
 
-def make_fence(path: str | os.PathLike[str]) -> LogFence:
+def make_fence(path: str | os.PathLike[str], *, fs: FileSystem | None = None) -> LogFence:
     """The fence at a log's present end; a log that is not there yet has one at 0.
 
     Raises:
         OSError: It cannot be read.
     """
+    fs = fs or FileSystem()
     name = os.path.abspath(path)
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = fs.open_read(name)
     except FileNotFoundError:
-        return LogFence(path=name, size_bytes=0, tail_sha256=_digest(b""))
+        return LogFence(path=name, size_bytes=0, tail_sha256=hashlib.sha256(b"").hexdigest())
     try:
-        size = os.fstat(fd).st_size
-        return LogFence(path=name, size_bytes=size, tail_sha256=tail_digest(fd, size))
+        size = fs.size(fd)
+        return LogFence(path=name, size_bytes=size, tail_sha256=_tail_digest(fs, fd, size))
     finally:
-        os.close(fd)
+        fs.close(fd)
 
 
-def holds(fd: int, fence: LogFence) -> bool:
+def holds(fs: FileSystem, fd: int, fence: LogFence) -> bool:
     """Whether an open file is the fenced one, perhaps longer.
 
     Raises:
         OSError: It cannot be read.
     """
-    if os.fstat(fd).st_size < fence.size_bytes:
+    if fs.size(fd) < fence.size_bytes:
         return False
-    return tail_digest(fd, fence.size_bytes) == fence.tail_sha256
+    return _tail_digest(fs, fd, fence.size_bytes) == fence.tail_sha256
 
 
-def before_fence(path: str | os.PathLike[str], fence: LogFence, byte: int) -> bool | None:
-    """Whether a line that begins at a byte lies before the fence, and so never counts.
-
-    Returns:
-        None when the file does not hold the fence any more, or cannot be read.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        return byte < fence.size_bytes if holds(fd, fence) else None
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-
-
-def tail_digest(fd: int, size: int) -> str:
-    """SHA-256 of the last bytes before an offset, `TAIL_BYTES` at most.
-
-    Raises:
-        OSError: They cannot be read.
-    """
+def _tail_digest(fs: FileSystem, fd: int, size: int) -> str:
     begin = max(0, size - TAIL_BYTES)
-    return _digest(os.pread(fd, size - begin, begin))
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(fs.read_at(fd, size - begin, begin)).hexdigest()

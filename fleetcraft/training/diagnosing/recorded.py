@@ -7,9 +7,11 @@ is otherwise as if it had not been asked.
 from __future__ import annotations
 
 import os
+import stat
 
 import msgspec
 
+from fleetcraft.files import FileSystem
 from fleetcraft.layout.runs import AttemptPaths, RunPaths
 from fleetcraft.training.launching.epochs import Epochs
 from fleetcraft.training.records import Epoch, NodeEnd
@@ -35,50 +37,50 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     trouble: tuple[str, ...] = ()
 
 
-def read_recorded(paths: RunPaths) -> Recorded:
+def read_recorded(paths: RunPaths, *, fs: FileSystem | None = None) -> Recorded:
     """Reads what one run has recorded.
 
     Raises:
         DataError: An epoch's record is damaged.
         OSError: The epochs cannot be read.
     """
-    epochs = Epochs(paths)
+    fs = fs or FileSystem()
+    epochs = Epochs(paths, fs)
     epoch = epochs.latest()
     if epoch is None:
         return Recorded()
     attempt = paths.attempt(epoch.attempt)
     trouble: list[str] = []
-    own = _files(attempt.logs, trouble)
+    own = _files(attempt.logs, trouble, fs)
     return Recorded(
         epoch=epoch,
         healthy=epochs.last_healthy(),
         logs=tuple(dict.fromkeys((*epoch.log_paths, *own))),
-        error_files=tuple(_files(attempt.errors, trouble)),
-        ends=tuple(_ends(attempt, trouble)),
+        error_files=tuple(_files(attempt.errors, trouble, fs)),
+        ends=tuple(_ends(attempt, trouble, fs)),
         trouble=tuple(trouble),
     )
 
 
-def _files(folder: str, trouble: list[str]) -> list[str]:
+def _files(folder: str, trouble: list[str], fs: FileSystem) -> list[str]:
     try:
-        names = sorted(os.listdir(folder))
+        paths = [os.path.join(folder, name) for name in sorted(fs.listdir(folder))]
+        return [path for path in paths if stat.S_ISREG(fs.lstat(path).st_mode)]
     except FileNotFoundError:
         return []
     except OSError as error:
         trouble.append(f"{folder}: {error.strerror}")
         return []
-    return [path for name in names if os.path.isfile(path := os.path.join(folder, name))]
 
 
-def _ends(attempt: AttemptPaths, trouble: list[str]) -> list[NodeEnd]:
+def _ends(attempt: AttemptPaths, trouble: list[str], fs: FileSystem) -> list[NodeEnd]:
     suffix = os.path.basename(attempt.ended(""))
     found = []
-    for path in _files(attempt.nodes, trouble):
+    for path in _files(attempt.nodes, trouble, fs):
         if not path.endswith(suffix):
             continue
         try:
-            with open(path, "rb") as file:
-                found.append(msgspec.json.decode(file.read(), type=NodeEnd))
+            found.append(msgspec.json.decode(fs.read(path), type=NodeEnd))
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             trouble.append(f"{path}: {error}")
     return found

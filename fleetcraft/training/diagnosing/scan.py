@@ -10,7 +10,7 @@ import os
 from types import TracebackType
 
 from fleetcraft.files import FileSystem
-from fleetcraft.training.diagnosing.fences import holds, tail_digest
+from fleetcraft.training.diagnosing.fences import TAIL_BYTES, holds
 from fleetcraft.training.diagnosing.hits import Hit
 from fleetcraft.training.diagnosing.lines import Piece, read_piece
 from fleetcraft.training.diagnosing.steps import StepReader
@@ -22,18 +22,6 @@ _ABOVE = 1024
 _MOST_HITS = 2048
 
 
-class LogFiles(FileSystem):
-    """The operating system's files, as a scan reads them: the seam for tests."""
-
-    def open_read(self, path: str) -> int:
-        """A descriptor to read; a FIFO does not hold the caller."""
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-
-    def read_at(self, fd: int, count: int, offset: int) -> bytes:
-        """At most so many bytes from an offset."""
-        return os.pread(fd, count, offset)
-
-
 class LogScan:
     """Reads one log on and on.
 
@@ -43,7 +31,7 @@ class LogScan:
     Args:
         path: The log; it need not be there yet.
         fence: Where it stood when the attempt began.
-        fs: The seam; opening and reading go through it when it is a `LogFiles`.
+        fs: The seam.
 
     Attributes:
         path: The log.
@@ -70,8 +58,9 @@ class LogScan:
         self.left_out = 0
         self.trouble = ""
         self._fence = fence
-        self._files = fs if isinstance(fs, LogFiles) else LogFiles()
+        self._files = fs or FileSystem()
         self._fd = -1
+        self._seam = b""
         self._above = b""
         self._carry = b""
         self._skip_line = False
@@ -142,51 +131,46 @@ class LogScan:
         return True
 
     def _begin_at_fence(self, fence: LogFence) -> None:
-        if holds(self._fd, fence):
+        if holds(self._files, self._fd, fence):
             self.offset = fence.size_bytes
         else:
             # Whether what it holds is old or new cannot be told, so none of it counts.
-            self.offset = os.fstat(self._fd).st_size
+            self.offset = self._files.size(self._fd)
             self.trouble = (
                 f"{self.path}: not the file that was fenced (it shrank or was replaced); what it "
                 f"held up to byte {self.offset} was passed over"
             )
-        before = self._files.read_at(self._fd, 1, self.offset - 1) if self.offset else b"\n"
-        self._skip_line = before not in (b"\n", b"\r")
+        begin = max(0, self.offset - TAIL_BYTES)
+        self._seam = self._files.read_at(self._fd, self.offset - begin, begin)
+        self._skip_line = self._seam[-1:] not in (b"", b"\n", b"\r")
 
     def _follow_name(self) -> bool:
-        """Whether another file has the log's name now; then that one is read, from its beginning.
+        """Whether there may be more: in the file that has the log's name now, opened anew.
 
         The same bytes before the same place are the same log, whatever its inode number says: those
-        change when a file is migrated.
+        change when a file is migrated. And only an open asks an NFS server how long the file is.
         """
         try:
-            there = os.stat(self.path)
+            fresh = self._files.open_read(self.path)
         except FileNotFoundError:
             return False  # renamed away, and perhaps still written to through its descriptor
-        here = os.fstat(self._fd)
-        if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
-            return self._was_cut(here.st_size)
-        fresh = self._files.open_read(self.path)
-        same = there.st_size >= self.offset > 0 and tail_digest(fresh, self.offset) == tail_digest(
-            self._fd, self.offset
-        )
+        try:
+            place = self.offset - len(self._seam)
+            same = self._files.read_at(fresh, len(self._seam), place) == self._seam
+            if not same and self._files.size(self._fd) < self.offset:
+                self.trouble = f"{self.path}: cut below byte {self.offset}; read anew"
+        except OSError:
+            self._files.close(fresh)
+            raise
         self._files.close(self._fd)
         self._fd = fresh
         if not same:
             self._begin_anew()
         return True
 
-    def _was_cut(self, size: int) -> bool:
-        if size >= self.offset:
-            return False
-        self.trouble = f"{self.path}: cut from {self.offset} to {size} bytes; read anew"
-        self._begin_anew()
-        return True
-
     def _begin_anew(self) -> None:
         self.offset, self._skip_line = 0, False
-        self._above = self._carry = b""
+        self._above = self._carry = self._seam = b""
 
     # -- its lines
 
@@ -195,6 +179,7 @@ class LogScan:
         before = self.offset
         while chunk := self._files.read_at(self._fd, CHUNK_BYTES, self.offset):
             self.offset += len(chunk)
+            self._seam = (self._seam + chunk[-TAIL_BYTES:])[-TAIL_BYTES:]
             self._take(chunk, hits, final=False)
         return self.offset > before
 

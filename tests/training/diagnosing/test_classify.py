@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fleetcraft.files import FileSystem
+from fleetcraft.layout.runs import RunPaths
 from fleetcraft.training.diagnosing.classify import diagnose, diagnose_logs
 from fleetcraft.training.diagnosing.episode import Episodes
+from fleetcraft.training.diagnosing.fences import make_fence
+from fleetcraft.training.diagnosing.recorded import read_recorded
 from fleetcraft.training.diagnosing.scan import LogScan
 from fleetcraft.training.records import Crash, Diagnosis, NodeEnd, Source
 from tests.training.diagnosing.corpus import elastic, steps, traceback
@@ -215,3 +221,33 @@ def test_a_bare_text_is_a_message_too(tmp_path: Path) -> None:
 def test_a_log_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         diagnose_logs([tmp_path / "none.log"])
+
+
+# -- the seam
+
+
+class _Unreadable(FileSystem):
+    """A mount that answers nothing but EIO."""
+
+    def open_read(self, path: str) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    def listdir(self, path: str) -> list[str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+
+def test_every_file_is_read_through_the_seam(tmp_path: Path) -> None:
+    log, error_file = tmp_path / "train.log", tmp_path / "error.json"
+    log.write_text("Killed\n")
+    error_file.write_text('{"message": "MemoryError: "}')
+    broken = _Unreadable()
+
+    found = diagnose(error_files=[error_file], fs=broken)
+    assert found.crash is Crash.NONE
+    assert "cannot be read" in found.evidence[0].text
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        diagnose_logs([log], fs=broken)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        make_fence(log, fs=broken)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        read_recorded(RunPaths(str(tmp_path)), fs=broken)

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleetcraft.training.diagnosing.fences import before_fence, make_fence
+from fleetcraft.files import FileSystem
+from fleetcraft.training.diagnosing.fences import make_fence
 from fleetcraft.training.diagnosing.hits import Hit
-from fleetcraft.training.diagnosing.scan import LogFiles, LogScan
+from fleetcraft.training.diagnosing.scan import LogScan
 from fleetcraft.training.records import Crash, Role
 from tests.training.diagnosing.corpus import elastic, steps, traceback, transcripts
 from tests.training.diagnosing.crashes import GLOO_CLOSED, OOM_SEED
@@ -159,8 +160,6 @@ def test_lines_before_the_fence_never_count(log: Path) -> None:
     with LogScan(log, fence=fence) as scan:
         (hit,) = scan.look()
     assert hit.crash is Crash.KILLED_UNCONFIRMED
-    assert before_fence(log, fence, 0) is True
-    assert before_fence(log, fence, hit.byte) is False
 
 
 def test_a_line_across_the_fence_began_before_it(log: Path) -> None:
@@ -181,7 +180,6 @@ def test_a_log_that_no_longer_holds_its_fence_is_fenced_anew_where_it_ends_now(
     with LogScan(log, fence=fence) as scan:
         assert scan.look() == []
         assert "not the file that was fenced" in scan.trouble
-        assert before_fence(log, fence, 0) is None
         _append(log, "Segmentation fault (core dumped)\n")
         assert [hit.crash for hit in scan.look()] == [Crash.CODE_ERROR]
 
@@ -215,7 +213,31 @@ def test_a_log_that_was_cut_is_read_anew_and_says_so(log: Path) -> None:
         scan.look()
         log.write_bytes(b"Killed\n")
         assert len(scan.look()) == 1
-        assert "cut from" in scan.trouble
+        assert "cut below" in scan.trouble
+
+
+def test_a_log_that_was_cut_and_has_grown_beyond_that_place_is_read_anew(log: Path) -> None:
+    _append(log, steps(1, 10))
+    with LogScan(log) as scan:
+        scan.look()
+        log.write_bytes(b"srun: error: node-03: task 2: Killed\n" + steps(1, 100).encode())
+        assert [hit.crash for hit in scan.look()] == [Crash.KILLED_UNCONFIRMED]
+        assert scan.step == 100
+
+
+def test_a_log_that_is_named_by_a_link_is_read(log: Path) -> None:
+    _append(log, "Killed\n")
+    link = log.with_suffix(".link")
+    link.symlink_to(log)
+    with LogScan(link) as scan:
+        assert len(scan.look()) == 1
+
+
+def test_what_is_no_file_is_trouble_and_holds_nobody(log: Path) -> None:
+    os.mkfifo(log)
+    with LogScan(log) as scan:
+        assert scan.look() == []
+        assert "not a regular file" in scan.trouble
 
 
 def test_the_same_log_under_another_inode_number_is_not_read_twice(log: Path) -> None:
@@ -230,7 +252,7 @@ def test_the_same_log_under_another_inode_number_is_not_read_twice(log: Path) ->
         assert len(scan.look()) == 1
 
 
-class _Failing(LogFiles):
+class _Failing(FileSystem):
     def __init__(self, code: int) -> None:
         super().__init__()
         self.code = code
