@@ -18,6 +18,7 @@ from fleetcraft.training.diagnosing.prefixes import Head, plain, read_head
 from fleetcraft.training.diagnosing.signatures import (
     CANDIDATE,
     CANDIDATE_WORDS,
+    FOLD,
     LOSS_CANDIDATE,
     Meaning,
     is_exception,
@@ -110,7 +111,7 @@ def read_piece(data: bytes, whole: int, *, start: int = 0, final: bool) -> Piece
 
 def _candidates(data: bytes, start: int, whole: int) -> list[int]:
     """Places in lines that may bear a signature, in order; several may lie in one line."""
-    places = [found.start() for found in CANDIDATE.finditer(data, start, whole)]
+    places = [found.start() for found in CANDIDATE.finditer(data.translate(FOLD), start, whole)]
     places += [found.start() for found in LOSS_CANDIDATE.finditer(data, start, whole)]
     for word in CANDIDATE_WORDS:
         at = data.find(word, start, whole)

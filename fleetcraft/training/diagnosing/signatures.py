@@ -46,19 +46,28 @@ def _teardown(crash: Crash, *patterns: str) -> _Signature:
     return _signature(crash, Role.TEARDOWN, patterns)
 
 
-# Every signature below has one of these in its line, and a line of ordinary progress none. The pass
-# costs by how often a first letter occurs and how many branches begin with it, so these letters are
-# rare ones, and the words with common ones are searched for by themselves, which costs less.
-CANDIDATE = re.compile(
-    rb"Err|x(?:ception|itcode|it code|its with)|K(?:ill|eyboard)|T(?:raceback|erminated|o avoid)"
-    rb"|Watchdog|w(?:atchdog|hat\(\):)|S(?:egmentation|IG(?:KILL|TERM)|ome NCCL)|Permission"
-    rb"|Loss is|Read-only|u(?:ota exceeded|t of memory)|Xid"
-)
-"""First pass over bytes: where a line may bear a signature."""
-CANDIDATE_WORDS = (
-    b": error: ", b"left on device", b"command not found", b"No module named", b"NaN", b"on-finite",
+# Every signature below has one of these in its line, and a line of ordinary progress none. An
+# expression whose words begin with one and the same byte is searched by memchr, ten times as fast
+# as one over many first letters. So the rare first letters become one byte, which keeps places; the
+# words with common ones are searched for by themselves.
+_RARE = b"EKLNPRSTWXx"
+_FOLDED = b"\x01"
+FOLD = bytes.maketrans(_RARE, _FOLDED * len(_RARE))
+"""Makes one byte of the letters that words of `CANDIDATE` begin with."""
+_CANDIDATES = (
+    b"Err", b"xception", b"xitcode", b"xit code", b"xits with", b"Kill", b"Keyboard", b"Traceback",
+    b"Terminated", b"To avoid", b"Watchdog", b"Segmentation", b"SIGKILL", b"SIGTERM", b"Some NCCL",
+    b"Permission", b"Loss is", b"Read-only", b"xceeded", b"Xid", b"NaN", b"No module named",
 )  # fmt: skip
-"""The same for words that begin with common letters."""
+CANDIDATE = re.compile(
+    _FOLDED + b"(?:" + b"|".join(re.escape(word.translate(FOLD)[1:]) for word in _CANDIDATES) + b")"
+)
+"""First pass over folded bytes: where a line may bear a signature."""
+CANDIDATE_WORDS = (
+    b": error: ", b"left on device", b"command not found", b"watchdog", b"what():", b"ut of memory",
+    b"on-finite",
+)  # fmt: skip
+"""The same for words that begin with common letters, over the bytes themselves."""
 LOSS_CANDIDATE = re.compile(
     rb"loss(?: is |[\"']?\W{1,8}(?:tensor\(|-)?)(?:[Nn]a[Nn]|[Ii]nf|non-finite)\b"
 )

@@ -42,46 +42,58 @@ class StepReader:
 
     def last(self, data: bytes, begin: int, end: int) -> int | None:
         """The last completed step in ``data[begin:end]``, whole lines; None when it shows none."""
-        needles = _NEEDLES if self._named else (*_NEEDLES, *_UPPER)
-        step = _backward(data, begin, end, needles, _named_step)
-        if step is not None:
-            self._named = True
-        if step is not None or self._named:
-            return step
-        return _backward(data, begin, end, _BAR_NEEDLES, _bar_step)
+        for needles, reader in self._kinds():
+            step = _search(data, begin, end, needles, reader, backward=True)
+            if step is not None:
+                self._named = self._named or reader is _named_step
+                return step
+        return None
 
     def first(self, data: bytes, begin: int, end: int) -> int | None:
         """The first completed step in ``data[begin:end]``."""
-        for pattern, reader in ((_STEP, _named_step), (_BAR, _bar_step)):
-            for tries, found in enumerate(pattern.finditer(data, begin, end)):
-                step = reader(data, begin, end, found.start())
-                if step is not None or tries > _MOST_TRIES:
-                    return step
-            if self._named:
-                break
+        for needles, reader in self._kinds():
+            step = _search(data, begin, end, needles, reader, backward=False)
+            if step is not None:
+                return step
         return None
 
+    def _kinds(self) -> tuple[tuple[tuple[bytes, ...], _Reader], ...]:
+        if self._named:
+            return ((_NEEDLES, _named_step),)
+        return (((*_NEEDLES, *_UPPER), _named_step), (_BAR_NEEDLES, _bar_step))
 
-def _backward(
-    data: bytes, begin: int, end: int, needles: tuple[bytes, ...], reader: _Reader
+
+def _search(
+    data: bytes,
+    begin: int,
+    end: int,
+    needles: tuple[bytes, ...],
+    reader: _Reader,
+    *,
+    backward: bool,
 ) -> int | None:
+    """The step of the outermost needle that has one; each needle is passed over once in all."""
+    find, choose = (data.rfind, max) if backward else (data.find, min)
+    places = {one: at for one in needles if (at := find(one, begin, end)) >= 0}
     for _ in range(_MOST_TRIES):
-        at = -1
-        for needle in needles:
-            at = max(at, data.rfind(needle, max(begin, at), end))
-        if at < 0:
+        if not places:
             return None
+        needle = choose(places, key=lambda one: places[one])
+        at = places.pop(needle)
         step = reader(data, begin, end, at)
         if step is not None:
             return step
-        end = at
+        after = find(needle, begin, at) if backward else find(needle, at + 1, end)
+        if after >= 0:
+            places[needle] = after
     return None
 
 
 def _line_around(data: bytes, begin: int, end: int, at: int) -> tuple[int, int]:
+    begin = max(begin, at - _AROUND)
     first = max(begin, data.rfind(b"\n", begin, at) + 1, data.rfind(b"\r", begin, at) + 1)
     ends = [one for sign in (b"\n", b"\r") if (one := data.find(sign, at, at + 256)) >= 0]
-    return max(first, at - _AROUND), min((*ends, at + 256, end))
+    return first, min((*ends, at + 256, end))
 
 
 def _named_step(data: bytes, begin: int, end: int, at: int) -> int | None:
