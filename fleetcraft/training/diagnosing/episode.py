@@ -19,6 +19,8 @@ LATE_STEPS = 3
 may come that late. A counter that fell further was restarted."""
 _FIRST_HITS = 24
 _LAST_HITS = 8
+# What explains a kill, though the scheduler prints it after the shell has printed "Killed".
+_EXPLAINS_KILL = frozenset({Crash.HOST_OOM, Crash.TIME_LIMIT, Crash.PREEMPTED})
 # Without a cause the earliest link of the chain is the best guess: a killed rank makes its peers
 # lose connections or time out, and the agent speaks last.
 _CASCADE_ORDER = (
@@ -50,6 +52,8 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         roots = _in_time([hit for hit in self.hits if hit.role is Role.ROOT])
         if roots:
             first = roots[0]
+            if first.crash is Crash.KILLED_UNCONFIRMED:
+                return next((hit for hit in roots if hit.crash in _EXPLAINS_KILL), first)
             return _specific(first, roots) if first.crash is Crash.CODE_ERROR else first
         links = [hit for hit in self.hits if hit.role is Role.CASCADE] or list(self.hits)
         return min(links, key=lambda hit: _cascade_rank(hit.crash))

@@ -37,6 +37,8 @@ _CHAIN = (
 )
 # Two ranks that write at once may put a tag in the middle of a line.
 _TAG_INSIDE = re.compile(rb"(?<!^)(?=\[(?:rank|default)\d{1,6}\]:)")
+# An exception group's lines stand behind bars, those of its exceptions too.
+_GROUPED = re.compile(r"^\s*\|[ |]*")
 _SUMMARY_RANK = re.compile(r"\brank\s*: (\d{1,6}) \(local_rank")
 _MOST_LINE = 4096
 _OOM_REACH = 2048
@@ -157,7 +159,7 @@ def _read_line(line: _Line, whole: int) -> Find | None:
     meaning = meaning_of_line(rest)
     if meaning is None and rest.startswith("{"):
         meaning = _meaning_of_json(line.text(_MOST_JSON))
-    if meaning is None and is_exception(rest, after_traceback=False) and not line.head.level:
+    if meaning is None and is_exception(rest, named=True) and not line.head.level:
         meaning = _without_traceback(line)
     return None if meaning is None else _made(_with_rank_above(line), whole, meaning)
 
@@ -199,7 +201,7 @@ def _meaning_of_json(text: str) -> Meaning | None:
 
 def _said(line: str) -> Meaning | None:
     meaning = meaning_of_line(line)
-    if meaning is None and is_exception(line, after_traceback=False):
+    if meaning is None and is_exception(line, named=True):
         return meaning_of_exception(line)
     return meaning
 
@@ -211,14 +213,17 @@ def _end_of_trace(trace: _Line, whole: int, *, final: bool) -> tuple[Find | None
     is cut off at the end of all says that something was raised, and not what.
     """
     strays = 0
+    label = _label(trace.head.rest)
     for line in _lines_after(trace, whole):
-        rest = line.head.rest
+        rest = line.head.rest.removeprefix(label)
         if line.head.rank != trace.head.rank or not rest.strip():
             continue
+        if _GROUPED.match(rest) and is_exception(inner := _GROUPED.sub("", rest), named=True):
+            return _raised(trace, line, inner, whole), True
         if rest[0].isspace() or rest[0] in "|+\u2502\u256d\u2570":
             continue
-        if is_exception(rest, after_traceback=not strays) or is_qualified(rest):
-            return _raised(trace, line, whole), True
+        if is_exception(rest, named=bool(strays)) or is_qualified(rest):
+            return _raised(trace, line, rest, whole), True
         strays += 1
         if strays > _STRAY_LINES:
             return None, True
@@ -238,8 +243,13 @@ def _lines_after(line: _Line, whole: int) -> Iterator[_Line]:
         place = end + 1
 
 
-def _raised(trace: _Line, line: _Line, whole: int) -> Find | None:
-    rest = line.head.rest
+def _label(rest: str) -> str:
+    """What a launcher such as pdsh puts before every line of a node: ``node-03: ``."""
+    before = rest[: rest.find("Traceback")]
+    return before if before.endswith((": ", "] ", "> ")) else ""
+
+
+def _raised(trace: _Line, line: _Line, rest: str, whole: int) -> Find | None:
     if rest.startswith("SystemExit: 0"):
         return None
     found = _made(line, whole, meaning_of_exception(rest))

@@ -46,10 +46,9 @@ def _teardown(crash: Crash, *patterns: str) -> _Signature:
     return _signature(crash, Role.TEARDOWN, patterns)
 
 
-# Every signature below has one of these in its line, and a line of ordinary progress none. An
-# expression whose words begin with one and the same byte is searched by memchr, ten times as fast
-# as one over many first letters. So the rare first letters become one byte, which keeps places; the
-# words with common ones are searched for by themselves.
+# Every signature below has one of these in its line, a line of ordinary progress none. Where all
+# words begin with one byte, memchr finds it, ten times as fast as many first letters. So the rare
+# ones become one byte, which keeps places; words with common ones are searched for by themselves.
 _RARE = b"EKLNPRSTWXx"
 _FOLDED = b"\x01"
 FOLD = bytes.maketrans(_RARE, _FOLDED * len(_RARE))
@@ -101,6 +100,7 @@ EXCEPTIONS = (
         r"DataLoader worker \(pid \d+\) is killed by signal: Killed",
         r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly",
         r"died with <Signals\.SIGKILL",
+        r"terminated with signal SIGKILL",
         r"BrokenProcessPool",
         r"TerminatedWorkerError",
     ),
@@ -118,6 +118,7 @@ EXCEPTIONS = (
         r"SafetensorError",
         r"Error while deserializing header",
         r"Weights only load failed",
+        r"Unable to load weights from (?:pytorch )?checkpoint",
         r"loaded state dict (?:contains|has)",
         r"(?:Missing|Unexpected) key\(s\) in state_dict",
         r"EOFError: Ran out of input",
@@ -334,12 +335,17 @@ _TALK = re.compile(
     r"|like|says?|was|previous|earlier|last (?:run|attempt))\b",
     re.IGNORECASE,
 )
-_LOSS_TALK = re.compile(r"\b(?:no|not|without|never|if|when|val|valid\w*|eval\w*)[\w ]*$|[`#]")
+_LOSS_TALK = re.compile(
+    r"\b(?:no|not|without|never|if|when|val|valid\w*|eval\w*|test|dev|best|min|lowest|initial)"
+    r"[\w /.-]*$|[`#]",
+    re.IGNORECASE,
+)
+_UNCAUGHT = re.compile(r"^\s*what\(\):\s+")
 EXCEPTION = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*"
     r"(?:Error|Exception|Interrupt|Exit|Timeout)(?:\(\w+\))?)(?::(?:\s(?P<message>.*))?)?$"
 )
-_FULL_NAME = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*: ")
+_FULL_NAME = re.compile(r"(?:[a-z_]\w*\.)+(?:[A-Z]\w*|error|gaierror|herror|timeout): ")
 _ANY_TYPE = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?::(?:\s(?P<message>.*))?)?$")
 
 
@@ -352,9 +358,9 @@ def meaning_of_exception(text: str) -> Meaning:
     return Meaning(Crash.CODE_ERROR, Role.ROOT)
 
 
-def is_exception(text: str, *, after_traceback: bool) -> bool:
-    """Whether words are an exception's last line; after a traceback any class name will do."""
-    return bool(EXCEPTION.match(text) or (after_traceback and _ANY_TYPE.match(text)))
+def is_exception(text: str, *, named: bool) -> bool:
+    """Whether words are an exception's last line; unless ``named``, any class name will do."""
+    return bool(EXCEPTION.match(text) or (not named and _ANY_TYPE.match(text)))
 
 
 def is_qualified(text: str) -> bool:
@@ -372,6 +378,8 @@ def meaning_of_line(rest: str) -> Meaning | None:
         found = signature.find(rest)
         if found and not (found.start() and _TALK.search(rest[: found.start()])):
             return Meaning(signature.crash, signature.role)
+    if uncaught := _UNCAUGHT.match(rest):
+        return meaning_of_exception(rest[uncaught.end() :])
     if EXCEPTION.match(rest):
         meaning = meaning_of_exception(rest)
         return meaning if meaning.crash is not Crash.CODE_ERROR else None

@@ -11,11 +11,15 @@ import re
 from collections.abc import Callable
 
 _STEP = re.compile(
-    rb"(?<![\w-])(?:(?:global|optimizer|optim|train|trainer|training)[_ .])?"
+    rb"(?:(?<![\w-])|(?<=[\d\[]m))(?:(?:global|optimizer|optim|train|trainer|training)[_ .])?"
     rb"(?:[Ss]tep|STEP|[Ii]ter(?:ation)?|ITER)\b[\"']?\s*[:=#]?\s*[\[(]?\s*(\d{1,12})"
     rb"(?![\d]|\.\d|\s?(?:ms|s|sec|seconds)\b)"
 )
 _BAR = re.compile(rb"(?<![\d.])(\d{1,12})/(\d{1,12}) \[[^\]\r\n]{0,120}(?:it/s|s/it)")
+# Counters of well-known loops that say no "step": of torchvision, timm and fairseq.
+_OTHER = re.compile(
+    rb"(?:Epoch|Train):? \[?\d+\]?\s*\[\s*(\d{1,12})/\d|\bnum_updates[=: ]+(\d{1,12})\b"
+)
 _NOT_COMPLETED = re.compile(
     rb"(?i)error|fail|abort|skipp|resum|restor|except|eval|valid|traceback"
     rb"|\b(?:(?:re)?load(?:ed|ing)?|(?:re)?start(?:s|ed|ing)?|begin\w*|from|until|next|every"
@@ -28,6 +32,7 @@ _OTHER_BAR = re.compile(
 )
 _NEEDLES = (b"tep", b"iter", b"Iter")
 _UPPER = (b"STEP", b"ITER")
+_OTHER_NEEDLES = (b"Epoch", b"Train", b"num_updates")
 _BAR_NEEDLES = (b"it/s", b"s/it")
 _MOST_TRIES = 512
 _AROUND = 96
@@ -60,7 +65,11 @@ class StepReader:
     def _kinds(self) -> tuple[tuple[tuple[bytes, ...], _Reader], ...]:
         if self._named:
             return ((_NEEDLES, _named_step),)
-        return (((*_NEEDLES, *_UPPER), _named_step), (_BAR_NEEDLES, _bar_step))
+        return (
+            ((*_NEEDLES, *_UPPER), _named_step),
+            (_OTHER_NEEDLES, _other_step),
+            (_BAR_NEEDLES, _bar_step),
+        )
 
 
 def _search(
@@ -105,6 +114,14 @@ def _named_step(data: bytes, begin: int, end: int, at: int) -> int | None:
             continue
         return int(found[1])
     return None
+
+
+def _other_step(data: bytes, begin: int, end: int, at: int) -> int | None:
+    first, last = _line_around(data, begin, end, at)
+    found = _OTHER.search(data, at, last)
+    if found is None or _NOT_COMPLETED.search(data, first, found.start()):
+        return None
+    return int(found[1] or found[2])
 
 
 def _bar_step(data: bytes, begin: int, end: int, at: int) -> int | None:

@@ -105,6 +105,11 @@ EXCEPTIONS: tuple[tuple[Crash, str], ...] = (
         "RuntimeError: DataLoader worker (pid(s) 31337, 31338) exited unexpectedly",
     ),
     (
+        Crash.KILLED_UNCONFIRMED,
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal "
+        "SIGKILL",
+    ),
+    (
         Crash.RENDEZVOUS,
         "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to "
         "the C10d store has failed. See inner exception for details.",
@@ -211,6 +216,10 @@ EXCEPTIONS: tuple[tuple[Crash, str], ...] = (
         Crash.CHECKPOINT_INVALID,
         "safetensors_rust.SafetensorError: Error while deserializing header: "
         "MetadataIncompleteBuffer",
+    ),
+    (
+        Crash.CHECKPOINT_INVALID,
+        "OSError: Unable to load weights from pytorch checkpoint file for '/x/model.bin'",
     ),
     (
         Crash.CHECKPOINT_INVALID,

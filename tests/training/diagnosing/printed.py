@@ -135,6 +135,14 @@ LINES: tuple[tuple[Crash, str], ...] = (
         "train.py: error: unrecognized arguments: --lrr 0.1",
     ),
     (
+        Crash.CODE_ERROR,
+        "  what():  CUDA error: an illegal memory access was encountered",
+    ),
+    (
+        Crash.CUDA_OOM,
+        "  what():  CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity",
+    ),
+    (
         Crash.DISK_FULL,
         "cp: error writing 'ckpt/step-700.pt': No space left on device",
     ),
@@ -210,4 +218,7 @@ HARMLESS: tuple[str, ...] = (
     "watchdog: step loop is alive",
     "exitcode 0 of the preprocessing",
     "python train.py --on-error=retry --out-of-memory=skip",
+    "val/loss: inf",
+    "Best loss: inf",
+    "eval/loss = nan, no evaluation yet",
 )

@@ -223,6 +223,24 @@ def test_a_log_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         diagnose_logs([tmp_path / "none.log"])
 
 
+@pytest.mark.parametrize(
+    ("line", "crash"),
+    [
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=4711.batch.", Crash.HOST_OOM),
+        (
+            "slurmstepd: error: *** JOB 4711 ON node-03 CANCELLED AT 2026-03-01T12:00:00 DUE TO "
+            "TIME LIMIT ***",
+            Crash.TIME_LIMIT,
+        ),
+        ("step 700 was the last", Crash.KILLED_UNCONFIRMED),
+    ],
+)
+def test_a_kill_is_explained_by_the_line_that_follows_it(
+    tmp_path: Path, line: str, crash: Crash
+) -> None:
+    assert _of(tmp_path, f"Killed\n{line}\n").crash is crash
+
+
 # -- the seam
 
 

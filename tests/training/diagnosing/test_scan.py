@@ -150,6 +150,37 @@ def test_no_bytes_break_it_and_every_hit_lies_inside(tmp_path: Path, data: list[
             assert 1 <= hit.line <= log.read_bytes().count(b"\n") + 1
 
 
+@pytest.mark.parametrize(
+    ("text", "crash"),
+    [
+        (traceback(OOM_SEED, "node-03: "), Crash.CUDA_OOM),
+        (traceback("ValueError: bad batch", "node-03: "), Crash.CODE_ERROR),
+        (traceback("zlib.error: Error -3 while decompressing data"), Crash.CODE_ERROR),
+        (
+            traceback("socket.gaierror: [Errno -2] Name or service not known"),
+            Crash.DIST_NETWORK,
+        ),
+        (
+            "  + Exception Group Traceback (most recent call last):\n"
+            '  |   File "t.py", line 1, in <module>\n'
+            "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n"
+            "  +-+---------------- 1 ----------------\n"
+            "    | Traceback (most recent call last):\n"
+            '    |   File "t.py", line 2, in f\n'
+            "    | OSError: [Errno 28] No space left on device\n",
+            Crash.DISK_FULL,
+        ),
+    ],
+    ids=["pdsh, out of memory", "pdsh, a bug", "zlib", "gaierror", "exception group"],
+)
+def test_a_traceback_is_read_to_its_exception_whoever_printed_it(
+    log: Path, text: str, crash: Crash
+) -> None:
+    _append(log, steps(1, 3) + text)
+    with LogScan(log) as scan:
+        assert {hit.crash for hit in scan.look(final=True)} == {crash}
+
+
 # -- fences
 
 
@@ -294,6 +325,12 @@ def test_a_log_that_cannot_be_read_says_nothing_and_goes_on_later(log: Path, cod
         ("Step [5/100] loss", 5),
         (" 4%|#  | 45/1000 [00:10<03:32,  4.50it/s]", 45),
         ("STEP 8", 8),
+        ("\x1b[31mstep: 12  \x1b[32mloss:  2.1", 12),
+        ("Epoch: [0][ 101/5005]\tTime 0.1", 101),
+        ("Epoch: [3]  [ 10/1251]  eta: 0:10:11", 10),
+        ("Train: 0 [ 100/1251 (  8%)]  Loss: 2.1", 100),
+        ("epoch 001: 7 / 50 loss=2.1, num_updates=57, lr=1", 57),
+        ("resuming Epoch: [3][ 10/1251]", None),
         ("max_steps: 100", None),
         ("warmup steps 10", None),
         ("resuming from step 650", None),
