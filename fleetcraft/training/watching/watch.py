@@ -104,7 +104,8 @@ class Watch:
         self._note_step(ranks, now_s)
         self._trends.note(states, now_s)
         self._changed_s = {rank.rank: rank.step_changed_s for rank in ranks.values()}
-        dead = tuple(one.rank for one in states if one.alive is False and one.rank in ranks)
+        gone = [one.rank for one in states if one.alive is False and one.rank in ranks]
+        dead = tuple(rank for rank in gone if not self._has_finished(ranks[rank], ranks))
         self._phases.look(ranks, dead, now_s)
         expected = self._expected()
         look = _Look(
@@ -170,6 +171,16 @@ class Watch:
         if step < self._step:  # resumed from an earlier checkpoint
             return any(rank.step_changed_s != self._changed_s.get(rank.rank) for rank in behind)
         return step > self._step
+
+    def _has_finished(self, rank: RankProgress, ranks: Mapping[int, RankProgress]) -> bool:
+        """Whether a rank that is gone had completed the declared last step, while others save.
+
+        Beyond that step it is no last one, such as a policy version where steps are counted.
+        """
+        end = self._plan.end.step if self._plan.end else None
+        if end is None or rank.step != end:
+            return False
+        return all(one.step is None or one.step <= end for one in ranks.values())
 
     def _waits_since_s(self) -> float:
         """Since when a step is waited for."""

@@ -269,6 +269,23 @@ def test_a_rank_that_may_be_gone_is_neither_dead_nor_holds_the_run_back() -> Non
     assert len(sight.ranks) == 3
 
 
+def test_a_rank_that_has_left_at_the_declared_end_is_not_dead_while_others_save() -> None:
+    run = SimulatedRun(msgspec.structs.replace(SEED, end=End(step=14)), names=DRAFTERS)
+    run.run_steps(15)
+    run.dead = {1, 2}
+    run.phase(0, "save")
+    sight = run.look()
+    assert (sight.standing, sight.dead) == (Standing.IN_PHASE, ())
+
+
+@pytest.mark.parametrize("end", [13, 15])
+def test_a_rank_that_has_left_at_another_step_is_dead(end: int) -> None:
+    run = SimulatedRun(msgspec.structs.replace(SEED, end=End(step=end)), names=DRAFTERS)
+    run.run_steps(15)
+    run.dead = {1}
+    assert (run.look().standing, run.look().dead) == (Standing.DEAD_RANK, (1,))
+
+
 def test_silence_that_may_be_the_readers_own_is_unknown() -> None:
     run = SimulatedRun(SEED)
     run.run_steps(15)
