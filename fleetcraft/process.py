@@ -4,7 +4,7 @@
 whatever a task leaves behind, double-forked and in a session of its own, becomes its child again.
 Once ``waitpid(-1)`` has taken a child, ``Popen.wait()`` answers 0 for a failure; hence this module
 owns every wait of such a process. Invariant: nothing is ever signalled by name, or by a pid that
-could have been used again.
+could have been used again; KILL goes to children that nobody has waited for.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_KILL_WAIT_S = 10.0
+KILL_WAIT_S = 10.0
+"""How long it is waited for what was killed, if not told otherwise."""
 _POLL_S = 0.01
+_MOST_S = 0.2
 # Python ignores SIGPIPE and SIGXFSZ, and an ignored signal stays ignored across exec.
 _DEFAULT_SIGNALS = (
     signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT,
@@ -96,10 +98,14 @@ class TaskProcess:
 
     Use: `start`, then `poll` after each SIGCHLD until it returns how the task ended; `stop` at any
     time. By then every process of the task is gone, or `Ended.clean` is False.
+
+    Args:
+        kill_wait_s: How long it is waited for what was killed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kill_wait_s: float = KILL_WAIT_S) -> None:
         self.pid: int | None = None
+        self._kill_wait_s = kill_wait_s
         self._status: int | None = None
         self._cpu_s = 0.0
         self._max_rss_kib = 0
@@ -208,31 +214,54 @@ class TaskProcess:
 
     def _stop_tree(self, grace_s: float) -> tuple[int, bool]:
         """Stops every descendant; returns how many were found, and whether all are gone."""
-        signalled: set[tuple[int, float]] = set()
-        if self._signal_new(signal.SIGTERM, signalled, grace_s):
-            return len(signalled), True
-        killed: set[tuple[int, float]] = set()
-        gone = self._signal_new(signal.SIGKILL, killed, _KILL_WAIT_S)
-        return len(signalled | killed), gone
+        found: set[int] = set()
+        gone = self._ask_all_to_end(found, grace_s) or self._kill_all(found)
+        return len(found), gone
 
-    def _signal_new(
-        self, number: signal.Signals, signalled: set[tuple[int, float]], wait_s: float
-    ) -> bool:
-        """Signals each descendant once, also those that appear meanwhile, until none is left."""
+    def _ask_all_to_end(self, found: set[int], wait_s: float) -> bool:
+        """TERM once to each descendant, also to those that appear meanwhile, until none is left."""
+        asked: set[tuple[int, float]] = set()
         deadline = time.monotonic() + wait_s
         pause = _POLL_S
         while True:
             for process in descendants():
                 key = (process.pid, process.create_time())
-                if key not in signalled:
-                    signalled.add(key)
-                    _send(process, number)
+                if key not in asked:
+                    asked.add(key)
+                    found.add(process.pid)
+                    _ask_to_end(process)
             if not self._reap():
                 return True
             if time.monotonic() >= deadline:
                 return False
             time.sleep(pause)
-            pause = min(pause * 1.5, 0.2)
+            pause = min(pause * 1.5, _MOST_S)
+
+    def _kill_all(self, found: set[int]) -> bool:
+        """KILL to every child until there is none; what these have started are children then.
+
+        Children only, and no pause while new ones appear: a process that forks and exits every
+        millisecond is gone before a listing of all descendants has been read.
+        """
+        deadline = time.monotonic() + self._kill_wait_s
+        killed: set[int] = set()
+        pause = _POLL_S
+        while True:
+            children = _children()
+            for pid in children:
+                _kill(pid)
+            new = not children <= killed
+            killed |= children
+            found |= children
+            if not self._reap():
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            if new:
+                pause = _POLL_S
+            else:
+                time.sleep(pause)
+                pause = min(pause * 1.5, _MOST_S)
 
 
 def descendants() -> list[psutil.Process]:
@@ -250,10 +279,33 @@ def descendants() -> list[psutil.Process]:
     return found
 
 
-def _send(process: psutil.Process, number: signal.Signals) -> None:
+def _ask_to_end(process: psutil.Process) -> None:
     import psutil
 
     try:
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
     except psutil.Error:
         return  # gone meanwhile, which is what was wanted
+
+
+def _children() -> set[int]:
+    """Pids of this process's children, dead ones included; one that dies meanwhile may lack.
+
+    Source: proc_pid_task_children(5). A kernel without it is asked for all descendants.
+    """
+    me = os.getpid()
+    found: set[int] = set()
+    try:
+        for thread in os.listdir(f"/proc/{me}/task"):
+            with open(f"/proc/{me}/task/{thread}/children", "rb") as file:
+                found.update(map(int, file.read().split()))
+    except OSError:
+        found.update(process.pid for process in descendants() if process.ppid() == me)
+    return found
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return  # dead, or of another user; either shows in what is left

@@ -152,6 +152,39 @@ def test_stop_of_a_frozen_tree_ends_in_a_kill(tmp_path: Path) -> None:
     assert (ended["signal"], ended["clean"], left) == (signal.SIGKILL, True, 0)
 
 
+REFORKING = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open("up", "w").close()
+while True:
+    if os.fork():
+        os._exit(0)
+    time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("how", ["task.stop(0.1)", "wait()"])
+def test_one_that_forks_and_exits_every_millisecond_is_stopped(tmp_path: Path, how: str) -> None:
+    ended, left = run(tmp_path, f"""
+        start({sys.executable!r}, "-S", "-c", {REFORKING!r}, grace=0.1)
+        until("up")
+        say({how}, len(descendants()))
+    """)  # fmt: skip
+    assert (ended["exit_code"], ended["clean"], left) == (0, True, 0)
+
+
+def test_a_tree_of_several_generations_is_killed_from_its_root_down(tmp_path: Path) -> None:
+    (tmp_path / "deaf").write_text(
+        "trap '' TERM; if [ $1 = 3 ]; then touch up; else bash deaf $(($1 + 1)); fi; sleep 60; :"
+    )
+    ended, left = run(tmp_path, """
+        start("/bin/bash", "deaf", "0")
+        until("up")
+        say(task.stop(0.1), len(descendants()))
+    """)  # fmt: skip
+    assert (ended["signal"], ended["clean"], left) == (signal.SIGKILL, True, 0)
+
+
 def test_stop_of_a_task_that_has_just_ended_tells_how_it_ended(tmp_path: Path) -> None:
     ended, again = run(tmp_path, """
         start("/bin/bash", "-c", "exit 5")

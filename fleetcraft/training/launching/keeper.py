@@ -25,13 +25,12 @@ from fleetcraft.files import FileSystem
 from fleetcraft.identity import process_id, this_host
 from fleetcraft.layout.runs import AttemptPaths
 from fleetcraft.locks import put_if_absent
-from fleetcraft.process import Ended, become_subreaper
+from fleetcraft.process import Ended, TaskProcess, become_subreaper
 from fleetcraft.training.launching.order import NONCE, Order, StopOrder
 from fleetcraft.training.launching.reading import read_record
 from fleetcraft.training.launching.steps import this_step
 from fleetcraft.training.launching.surroundings import command_environment
 from fleetcraft.training.launching.sweeping import Net
-from fleetcraft.training.launching.tree import CommandTree
 from fleetcraft.training.records import Keeper, NodeEnd, ProcessRecord
 
 _PUBLISH_S = 60.0
@@ -64,7 +63,7 @@ class NodeKeeper:
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
         become_subreaper()
-        self._tree = CommandTree(order.kill_wait_s)
+        self._tree = TaskProcess(order.kill_wait_s)
         self._counter = OomCounter()
 
     def serve(self) -> int:
