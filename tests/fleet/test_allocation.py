@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from fleetcraft.fleet.allocation.steps import Ending, ending, srun, step_environment
+from fleetcraft.fleet.allocation.steps import Ending, ending, srun
 from fleetcraft.identity import JobRun, Owner
 from fleetcraft.layout import Lane
 from fleetcraft.slurm import queue
@@ -525,40 +525,6 @@ def test_workers_drain_when_the_command_beside_them_ends_without_its_marker(
 
 
 # ------------------------------------------------------------------------------ words and answers
-
-
-def test_a_step_gets_no_option_of_the_whole_job_from_its_environment() -> None:
-    env = step_environment(
-        {
-            "SLURM_GPUS": "5",
-            "SLURM_NTASKS": "8",
-            "SLURM_CPUS_PER_TASK": "3",
-            "SLURM_MEM_PER_NODE": "100",
-            "SLURM_JOB_ID": "7",
-            "SLURM_JOB_NODELIST": "n[1-2]",
-            "SLURM_JOB_GPUS": "0,1",
-            "SLURM_CONF": "/etc/slurm.conf",
-            "SLURMD_NODENAME": "n1",
-            "CUDA_VISIBLE_DEVICES": "0,1",
-            "HOME": "/home/me",
-        },
-        FLEET_RANK="0",
-    )
-    slurm = {name for name in env if name.startswith("SLURM")}
-    assert slurm == {
-        "SLURM_JOB_ID",
-        "SLURM_JOB_NODELIST",
-        "SLURM_JOB_GPUS",
-        "SLURM_CONF",
-        "SLURM_EXIT_ERROR",
-        "SLURM_EXIT_IMMEDIATE",
-    }
-    assert env["FLEET_RANK"] == "0"
-    assert "CUDA_VISIBLE_DEVICES" not in env
-
-
-def test_gpus_that_a_user_chose_where_slurm_gives_none_are_kept() -> None:
-    assert step_environment({"CUDA_VISIBLE_DEVICES": "1"})["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 def test_gpus_are_read_for_each_node_whatever_their_type() -> None:

@@ -19,10 +19,11 @@ from fleetcraft.fleet.allocation.lookout import Lookout
 from fleetcraft.fleet.allocation.node_worker import NodeWorker
 from fleetcraft.fleet.allocation.roster import DRAIN, INTERRUPT, AllocationPlan, Roster
 from fleetcraft.fleet.allocation.signals import Signals
-from fleetcraft.fleet.allocation.steps import Step, srun, step_environment
+from fleetcraft.fleet.allocation.steps import Step, srun
 from fleetcraft.fleet.judge import SlurmTruth
 from fleetcraft.layout import Scratch
 from fleetcraft.slurm.polls import Polls
+from fleetcraft.slurm.steps import step_environment
 from fleetcraft.spool.recovery import RecoveryReport
 
 OnEvent = Callable[[Mapping[str, object]], None]

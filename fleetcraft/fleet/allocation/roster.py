@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from fleetcraft.errors import FleetError, SchedulerError
 from fleetcraft.fleet.allocation.lookout import Sight
 from fleetcraft.fleet.allocation.node_worker import NodeWorker
-from fleetcraft.fleet.allocation.steps import Ending, describe_end, ending, srun, step_environment
+from fleetcraft.fleet.allocation.steps import Ending, describe_end, ending, srun
 from fleetcraft.identity import this_host
 from fleetcraft.layout import Scratch
 from fleetcraft.slurm import commands
+from fleetcraft.slurm.steps import step_environment
 from fleetcraft.spool.control import read_markers
 from fleetcraft.spool.tree import SpoolTree, describe_problem
 

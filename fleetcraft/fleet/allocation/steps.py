@@ -1,8 +1,9 @@
-"""One step of an allocation: the srun that starts it, what its end means, and words to its worker.
+"""One step of an allocation: its srun, what its end means, and words to its worker.
 
-Not here: which steps there are and when they start. Invariant: no order is a signal to a step:
-Slurm delivers those to every process in it, tasks included, and USR1 ends most programs; and srun
-itself answers TERM by killing the step (seen with 22.05).
+Not here: which steps there are and when they start, and what any step needs (`slurm.steps`).
+Invariant: no order is a signal to a step: Slurm delivers those to every process in it, tasks
+included, and USR1 ends most programs; and srun itself answers TERM by killing the step (seen with
+22.05).
 """
 
 from __future__ import annotations
@@ -14,13 +15,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from fleetcraft.slurm import commands, environment
+from fleetcraft.slurm import commands
+from fleetcraft.slurm.steps import BEGIN_S, SRUN_FAILED, SRUN_NOT_IN_TIME, one_per_node
 
-SRUN_FAILED = 250
-"""What srun ends with when Slurm itself failed, told apart from its command's exit codes."""
-SRUN_NOT_IN_TIME = 251
-"""What srun ends with when the step could not begin within `_BEGIN_S`."""
-_BEGIN_S = 60
 _STAYS_AWAY = {
     2: "its options were refused",
     3: "its configuration is wrong",
@@ -29,23 +26,6 @@ _STAYS_AWAY = {
     8: "the node fails task after task",
 }
 _TOLD_TO_END = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
-# Of the variables that Slurm sets in a job only these are of use to srun: the others are options of
-# srun too (SLURM_GPUS, SLURM_NTASKS, SLURM_CPUS_PER_TASK, SLURM_MEM_PER_NODE, …), meant for a step
-# over the whole job. Source: INPUT ENVIRONMENT VARIABLES of srun(1).
-_KEPT = (
-    "SLURM_JOB",
-    "SLURM_CONF",
-    "SLURM_CLUSTER",
-    "SLURM_SUBMIT_",
-    "SLURM_NODELIST",
-    "SLURM_RESTART_COUNT",
-    "SLURM_ARRAY_",
-    "SLURM_HET_",
-    "SLURM_JWT",
-    "SLURM_SACK_",
-    "SLURM_UMASK",
-)
-_NOT_KEPT = frozenset({"SLURM_JOB_NUM_NODES", "SLURM_JOB_NAME"})
 
 
 class Ending(StrEnum):
@@ -81,7 +61,7 @@ def describe_end(code: int) -> str:
     if code == SRUN_FAILED:
         return "srun failed (its log says why)"
     if code == SRUN_NOT_IN_TIME:
-        return f"srun could not begin within {_BEGIN_S} s"
+        return f"srun could not begin within {BEGIN_S} s"
     if code in _STAYS_AWAY:
         return f"{_STAYS_AWAY[code]} (exit code {code})"
     if code in _TOLD_TO_END:
@@ -104,52 +84,13 @@ def srun(
             job asked for, and so none where it only asked for whole nodes.
         orders: Whether its input is for orders; else it gets none.
     """
-    count = str(len(nodes))
-    words = [
-        "srun",
-        f"--nodes={count}",
-        f"--ntasks={count}",
-        "--ntasks-per-node=1",
-        f"--nodelist={','.join(nodes)}",
-        f"--job-name={name}",
-        f"--chdir={project_dir}",
-        "--overlap",  # never waits for a step that Slurm still lists, such as a dead one
-        "--mem=0",
-        "--cpu-bind=none",
-        "--mpi=none",
-        "--export=ALL",
-        f"--immediate={_BEGIN_S}",
-    ]
-    if gpus:
-        words.append(f"--gres=gpu:{gpus}")
+    # Overlapping, it never waits for a step that Slurm still lists, such as a dead one.
+    words = one_per_node(
+        len(nodes), name=name, directory=project_dir, gpus=gpus, overlap=True, nodes=nodes
+    )
     if not orders:
         words += ["--input=none", "--kill-on-bad-exit=1", "--disable-status"]
     return words
-
-
-def step_environment(environ: Mapping[str, str], **more: str) -> dict[str, str]:
-    """The environment of an srun, which becomes that of its processes.
-
-    Args:
-        environ: The launcher's.
-        more: Further variables.
-    """
-    slurm_gives_gpus = "SLURM_GPUS_ON_NODE" in environ or "SLURM_JOB_GPUS" in environ
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith(("SLURM_", "SLURMD_"))
-        or (name.startswith(_KEPT) and name not in _NOT_KEPT)
-    }
-    if slurm_gives_gpus:
-        for name in environment.GPU_VARIABLES:
-            kept.pop(name, None)
-    return {
-        **kept,
-        "SLURM_EXIT_ERROR": str(SRUN_FAILED),
-        "SLURM_EXIT_IMMEDIATE": str(SRUN_NOT_IN_TIME),
-        **more,
-    }
 
 
 class Step:

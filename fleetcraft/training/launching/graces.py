@@ -7,7 +7,7 @@ it, and what stops it waits for longer than that.
 from __future__ import annotations
 
 from fleetcraft.errors import ConfigError
-from fleetcraft.training.launching.start import KILL_WAIT_S
+from fleetcraft.process import KILL_WAIT_S
 from fleetcraft.training.plan.records import RunPlan
 
 _MOST_MARGIN_S = 5.0

@@ -17,11 +17,12 @@ from fleetcraft.files import FileSystem
 from fleetcraft.identity import this_host
 from fleetcraft.layout.runs import AttemptPaths
 from fleetcraft.slurm.queue import Step
+from fleetcraft.slurm.steps import SRUN_NOT_IN_TIME
 from fleetcraft.training.launching.order import Order
 from fleetcraft.training.launching.reading import Reports
 from fleetcraft.training.launching.sights import LaunchSight, NodeSight, Whole
 from fleetcraft.training.launching.signalling import PROC, identify
-from fleetcraft.training.launching.steps import SRUN_NOT_IN_TIME, find_step
+from fleetcraft.training.launching.steps import find_step
 from fleetcraft.training.records import Keeper, StepRecord
 
 AskSteps = Callable[[], Mapping[str, Step]]

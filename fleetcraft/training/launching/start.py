@@ -19,7 +19,9 @@ from fleetcraft.files import FileSystem
 from fleetcraft.identity import sha256_hex
 from fleetcraft.layout.runs import AttemptPaths
 from fleetcraft.locks import put_if_absent
+from fleetcraft.process import KILL_WAIT_S
 from fleetcraft.slurm import commands
+from fleetcraft.slurm.steps import step_environment
 from fleetcraft.training.launching import steps as steps_of
 from fleetcraft.training.launching.looking import AskSteps, Launch, Starter
 from fleetcraft.training.launching.order import NONCE, ORDER_SCHEMA, Order
@@ -28,8 +30,6 @@ from fleetcraft.training.records import Epoch
 
 KEEPER_LOG = "keeper"
 """Stem of the log of what starts the keepers: what srun and slurmstepd say of a step."""
-KILL_WAIT_S = 10.0
-"""How long a keeper waits for what it has killed, if not told otherwise."""
 _MODULE = "fleetcraft.training.launching.keeper"
 _LOOK_S = 1.0
 _FIRST_PORT = 20_000
@@ -205,7 +205,7 @@ def _start_step(
     try:
         child: Popen[bytes] = commands.start_step(
             [*words, *_keeper_words(paths.order)],
-            env=steps_of.step_environment(environ, **{NONCE: order.nonce}),
+            env=step_environment(environ, **{NONCE: order.nonce}),
             stdout=log_fd,
             stderr=log_fd,
         )

@@ -1,4 +1,4 @@
-"""The Slurm step of a launch over several nodes: its srun, its environment, and whose it is.
+"""The Slurm step of a launch over several nodes: its srun, its name, and whose it is.
 
 Not here: starting and cancelling. Invariants: a step is found by a name that holds the nonce of its
 launch, since ids are used again; only a numbered step that is neither this process's own nor that
@@ -12,28 +12,15 @@ from typing import TYPE_CHECKING
 
 from fleetcraft.errors import UsageError
 from fleetcraft.identity import this_job_run
-from fleetcraft.slurm.environment import GPU_VARIABLES
+from fleetcraft.slurm.steps import one_per_node
 from fleetcraft.training.records import StepRecord
 
 if TYPE_CHECKING:  # a keeper asks Slurm nothing, and starts in half the time without its tables
     from fleetcraft.slurm.polls import Polls
     from fleetcraft.slurm.queue import Step
 
-SRUN_FAILED = 250
-"""What srun ends with when Slurm itself failed, told apart from its command's exit codes."""
-SRUN_NOT_IN_TIME = 251
-"""What srun ends with when the step could not begin within `_BEGIN_S`."""
-_BEGIN_S = 60
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """Numbers from here on are the batch, extern and interactive steps. Source: slurm.h of 22.05."""
-# Of the variables that Slurm sets in a job only these are of use to srun: the others are options of
-# srun too (SLURM_GPUS, SLURM_NTASKS, SLURM_MEM_PER_NODE, …). Source: INPUT ENVIRONMENT VARIABLES of
-# srun(1).
-_KEPT = (
-    "SLURM_JOB", "SLURM_CONF", "SLURM_CLUSTER", "SLURM_SUBMIT_", "SLURM_NODELIST",
-    "SLURM_RESTART_COUNT", "SLURM_ARRAY_", "SLURM_HET_", "SLURM_JWT", "SLURM_SACK_", "SLURM_UMASK",
-)  # fmt: skip
-_NOT_KEPT = frozenset({"SLURM_JOB_NUM_NODES", "SLURM_JOB_NAME"})
 
 
 def step_name(run: str, nonce: str) -> str:
@@ -70,55 +57,16 @@ def srun(
         overlap: Whether it may share its nodes with other steps.
         node_list: Which nodes; Slurm chooses if empty.
     """
-    words = [
-        "srun",
-        f"--nodes={nodes}",
-        f"--ntasks={nodes}",
-        "--ntasks-per-node=1",
-        f"--job-name={name}",
-        f"--chdir={directory}",
-        "--mem=0",
-        "--cpu-bind=none",
-        "--mpi=none",
-        "--export=ALL",
-        "--input=none",
-        "--kill-on-bad-exit=0",  # each keeper tells the end of its own node
-        "--wait=0",
-        "--disable-status",
-        f"--immediate={_BEGIN_S}",
-    ]
-    if overlap:
-        words.append("--overlap")
-    if node_list:
-        words.append(f"--nodelist={','.join(node_list)}")
-    if gpus_per_node:
-        words.append(f"--gres=gpu:{gpus_per_node}")
-    return words
-
-
-def step_environment(environ: Mapping[str, str], **more: str) -> dict[str, str]:
-    """The environment of an srun, which becomes that of its keepers.
-
-    Args:
-        environ: This process's.
-        more: Further variables.
-    """
-    slurm_gives_gpus = "SLURM_GPUS_ON_NODE" in environ or "SLURM_JOB_GPUS" in environ
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith(("SLURM_", "SLURMD_"))
-        or (name.startswith(_KEPT) and name not in _NOT_KEPT)
-    }
-    if slurm_gives_gpus:
-        for name in GPU_VARIABLES:
-            kept.pop(name, None)
-    return {
-        **kept,
-        "SLURM_EXIT_ERROR": str(SRUN_FAILED),
-        "SLURM_EXIT_IMMEDIATE": str(SRUN_NOT_IN_TIME),
-        **more,
-    }
+    words = one_per_node(
+        nodes,
+        name=name,
+        directory=directory,
+        gpus=gpus_per_node,
+        overlap=overlap,
+        nodes=node_list,
+    )
+    # Each keeper tells the end of its own node.
+    return [*words, "--input=none", "--kill-on-bad-exit=0", "--wait=0", "--disable-status"]
 
 
 def this_step(environ: Mapping[str, str]) -> StepRecord | None:

@@ -23,6 +23,7 @@ from fleetcraft.files import FileSystem
 from fleetcraft.identity import new_launch_token
 from fleetcraft.layout.runs import AttemptPaths
 from fleetcraft.locks import put_if_absent
+from fleetcraft.process import KILL_WAIT_S
 from fleetcraft.slurm import commands
 from fleetcraft.training.launching.gpu_memory import ReadUsed, wait_until_free
 from fleetcraft.training.launching.graces import stop_bound_s
@@ -31,7 +32,6 @@ from fleetcraft.training.launching.nonce_scan import scan
 from fleetcraft.training.launching.order import STOP_SCHEMA, StopOrder
 from fleetcraft.training.launching.sights import LaunchSight, Whole
 from fleetcraft.training.launching.signalling import send
-from fleetcraft.training.launching.start import KILL_WAIT_S
 from fleetcraft.training.launching.steps import find_step, this_step, why_not_cancelled
 from fleetcraft.training.launching.sweeping import Net, Swept
 from fleetcraft.training.records import StepRecord, Stopped, StopResult

@@ -18,7 +18,6 @@ from fleetcraft.training.launching.steps import (
     in_numbered_step,
     require_cancellable,
     srun,
-    step_environment,
     this_step,
     why_not_cancelled,
 )
@@ -102,19 +101,6 @@ def test_a_step_asks_for_its_nodes_and_no_others() -> None:
     assert "--overlap" not in words
     inside = srun(1, name="n", directory="/", gpus_per_node=2, overlap=True, node_list=["a", "b"])
     assert {"--overlap", "--gres=gpu:2", "--nodelist=a,b"} <= set(inside)
-
-
-def test_a_step_takes_over_no_option_of_the_job_that_it_is_started_in() -> None:
-    environ = {
-        "SLURM_JOB_ID": "12", "SLURM_NTASKS": "8", "SLURM_MEM_PER_CPU": "1", "SLURM_STEP_ID": "0",
-        "SLURM_JOB_NUM_NODES": "4", "SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1",
-        "PATH": "/bin",
-    }  # fmt: skip
-    made = step_environment(environ, MORE="1")
-    assert made == {
-        "SLURM_JOB_ID": "12", "PATH": "/bin", "MORE": "1", "SLURM_EXIT_ERROR": "250",
-        "SLURM_EXIT_IMMEDIATE": "251",
-    }  # fmt: skip
 
 
 # -- the command's environment
