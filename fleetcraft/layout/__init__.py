@@ -1,8 +1,9 @@
 """Every path of the scratch tree; nothing else spells a file name of it.
 
-Here the tree and its spools; the rooms of training runs and trajectory queues are `runs` and
-`rollouts`. Pure text: no function here touches a disk. Invariant: a claim's file name is the task's
-file name and the owner, so it can be parsed from the right whatever the task is called.
+Here the tree and its spools; training runs, their checkpoints and trajectory queues are in `runs`,
+`checkpoints` and `rollouts`. Pure text: no function here touches a disk. Invariant: a claim's file
+name is the task's file name and the owner, so it can be parsed from the right whatever the task is
+called.
 """
 
 from __future__ import annotations

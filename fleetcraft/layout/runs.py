@@ -52,9 +52,20 @@ class RunPaths:
         """What the launch of one epoch leaves."""
         return AttemptPaths(f"{self.folder}/attempt-{number:06d}")
 
+    def preflight(self, nonce: str) -> AttemptPaths:
+        """What a launch that only shows what is built leaves; no epoch, so it lies in the archive.
+
+        Its folder is below one of its own, which the launch's nonce names.
+        """
+        return AttemptPaths(f"{self.archive}/{nonce}/attempt-000000")
+
+    def resume_claims(self, task: str) -> str:
+        """The resumes of one task, by from where to where."""
+        return f"{self.resume}/{task}"
+
     def resume_claim(self, task: str, have: str, want: str) -> str:
         """The one resume of a task whose declared end is missing."""
-        return f"{self.resume}/{task}/{have}-{want}"
+        return f"{self.resume_claims(task)}/{have}-{want}"
 
 
 class AttemptPaths:

@@ -245,7 +245,7 @@ def read_claims(
         OSError: They cannot be listed.
     """
     fs = fs or FileSystem()
-    folder = f"{paths.resume}/{task}"
+    folder = paths.resume_claims(task)
     try:
         names = [name for name in fs.listdir(folder) if _CLAIM.fullmatch(name)]
     except FileNotFoundError:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fleetcraft.clock import timestamp
+from fleetcraft.layout.checkpoints import MANIFEST, parse_rank_done, rank_done
 from fleetcraft.locks import put_if_absent
 from fleetcraft.training.checkpoint.kinds import kind_of
 from fleetcraft.training.checkpoint.listing import read_step
-from fleetcraft.training.checkpoint.names import MANIFEST, parse_rank_done, rank_done
 from fleetcraft.training.checkpoint.records import (
     MANIFEST_SCHEMA,
     CheckpointError,

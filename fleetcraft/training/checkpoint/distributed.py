@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fleetcraft.errors import UsageError
+from fleetcraft.layout.checkpoints import SHARED
 from fleetcraft.training.checkpoint.records import CheckpointError, Level, Manifest, Part
 from fleetcraft.training.checkpoint.saving import Saving
 from fleetcraft.training.checkpoint.store import CheckpointStore
@@ -119,8 +120,8 @@ def load_distributed(
             step=manifest.step,
             folder=manifest.folder,
         )
-    folder = f"{manifest.folder}/shared/{name}"
-    if not any(file.path == f"shared/{name}/{_METADATA}" for file in manifest.files):
+    folder = f"{manifest.folder}/{SHARED}/{name}"
+    if not any(file.path == f"{SHARED}/{name}/{_METADATA}" for file in manifest.files):
         raise UsageError(f"step {manifest.step} has no sharded state called {name!r}")
     from torch.distributed.checkpoint.api import CheckpointException
 

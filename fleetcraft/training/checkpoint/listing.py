@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fleetcraft.files import FileSystem
-from fleetcraft.training.checkpoint.names import (
+from fleetcraft.layout.checkpoints import (
     MANIFEST,
     StorePaths,
     parse_step,

@@ -20,9 +20,9 @@ from fleetcraft.clock import timestamp
 from fleetcraft.errors import UsageError
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import new_record_id
+from fleetcraft.layout.checkpoints import record_of
 from fleetcraft.locks import GenerationLock, Held, put_if_absent
 from fleetcraft.training.checkpoint.listing import read_step
-from fleetcraft.training.checkpoint.names import record_of
 from fleetcraft.training.checkpoint.records import (
     NOTE_SCHEMA,
     Kind,

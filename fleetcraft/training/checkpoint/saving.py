@@ -17,10 +17,10 @@ import msgspec
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import UsageError
 from fleetcraft.identity import this_host
+from fleetcraft.layout.checkpoints import SHARED, rank_done, rank_folder
 from fleetcraft.locks import put_if_absent
 from fleetcraft.training.checkpoint.agreement import wait_until
 from fleetcraft.training.checkpoint.committing import Committing
-from fleetcraft.training.checkpoint.names import rank_done, rank_folder
 from fleetcraft.training.checkpoint.records import (
     DONE_SCHEMA,
     FileEntry,
@@ -105,8 +105,8 @@ class Saving:
 
         Each rank declares its own files of it with `part`, as ``name/file`` and ``shared=True``.
         """
-        self._place(f"shared/{name}/x")
-        return f"{self.folder}/shared/{name}"
+        self._place(f"{SHARED}/{name}/x")
+        return f"{self.folder}/{SHARED}/{name}"
 
     def part(self, part: Part, *names: str, shared: bool = False) -> None:
         """Says which files hold a part; they must be there, closed, when `done` is called.
@@ -118,7 +118,7 @@ class Saving:
         """
         if not names:
             raise UsageError(f"no file was named for {part.value}; say none() if there is none")
-        files = tuple(self._relative(f"{'shared' if shared else self._own}/{n}") for n in names)
+        files = tuple(self._relative(f"{SHARED if shared else self._own}/{n}") for n in names)
         before = self._parts.get(part, PartEntry()).files
         self._parts[part] = PartEntry(files=tuple(dict.fromkeys((*before, *files))))
 

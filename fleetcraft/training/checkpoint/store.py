@@ -19,17 +19,17 @@ from fleetcraft.clock import timestamp
 from fleetcraft.errors import UsageError
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import new_record_id
-from fleetcraft.locks import Held, put_if_absent
-from fleetcraft.training.checkpoint import listing, verification
-from fleetcraft.training.checkpoint.agreement import Agreement
-from fleetcraft.training.checkpoint.committing import publish
-from fleetcraft.training.checkpoint.names import (
+from fleetcraft.layout.checkpoints import (
     CONTINUED,
     LOADED,
     NONCE,
     StorePaths,
     record_of,
 )
+from fleetcraft.locks import Held, put_if_absent
+from fleetcraft.training.checkpoint import listing, verification
+from fleetcraft.training.checkpoint.agreement import Agreement
+from fleetcraft.training.checkpoint.committing import publish
 from fleetcraft.training.checkpoint.records import (
     NOTE_SCHEMA,
     CheckpointError,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import sha256_hex
-from fleetcraft.training.checkpoint.names import CONTINUED, LOADED, MANIFEST
+from fleetcraft.layout.checkpoints import CONTINUED, LOADED, MANIFEST
 from fleetcraft.training.checkpoint.records import (
     LEVELS,
     FileEntry,

@@ -103,10 +103,9 @@ def rehearse(
     with lock.acquire():
         _refuse_beside_another(run, fs)
         nonce = new_launch_token()
-        # The archive's entry is named by the launch, so a rehearsal never meets an earlier one.
-        stage = RunPaths(os.path.join(run.archive, nonce))
-        fs.make_folder(stage.folder)
-        paths = stage.attempt(0)
+        # Named by the launch, so a rehearsal never meets an earlier one.
+        paths = run.preflight(nonce)
+        fs.make_folder(os.path.dirname(paths.folder))
         began_s = time.monotonic()
         launched = launch(
             paths,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fleetcraft.errors import UsageError
+from fleetcraft.layout.checkpoints import CONTINUED
 from fleetcraft.locks import GenerationLock, LockHeldError, LockLostError
 from fleetcraft.training.checkpoint.kinds import PLAIN_RUN
-from fleetcraft.training.checkpoint.names import CONTINUED
 from fleetcraft.training.checkpoint.records import Kind, Level, Part
 from fleetcraft.training.checkpoint.store import CheckpointStore
 from tests.training.checkpoint.stores import Crash, Interrupted, copies, fill, os_error, save

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from fleetcraft.errors import UsageError
+from fleetcraft.layout.checkpoints import MANIFEST
 from fleetcraft.training.checkpoint.agreement import SaveTimeoutError, launch_of
 from fleetcraft.training.checkpoint.kinds import PLAIN_RUN
-from fleetcraft.training.checkpoint.names import MANIFEST
 from fleetcraft.training.checkpoint.records import (
     CheckpointError,
     CheckpointUnknownError,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleetcraft.errors import UsageError
-from fleetcraft.training.checkpoint.names import CONTINUED, LOADED
+from fleetcraft.layout.checkpoints import CONTINUED, LOADED
 from fleetcraft.training.checkpoint.records import CheckpointUnknownError, How, Level
 from fleetcraft.training.checkpoint.store import CheckpointStore
 from fleetcraft.training.checkpoint.verification import digest_file

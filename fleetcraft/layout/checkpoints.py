@@ -1,7 +1,7 @@
-"""The names inside a folder of checkpoints, which may lie anywhere.
+"""The paths of a folder of checkpoints, which may lie anywhere.
 
-Pure text. Invariant: only ``step-N`` is a committed checkpoint; what is being written, retired or
-quarantined has another name, so no reader can take it for one.
+Pure text, as all of the layout. Invariant: only ``step-N`` is a committed checkpoint; what is being
+written, retired or quarantined has another name, so no reader can take it for one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import NamedTuple
 MANIFEST = "COMMITTED.json"
 """The marker, which is the manifest: inside the folder, so it survives copying."""
 LOADED = "LOADED.json"
+SHARED = "shared"
+"""Beside the ranks' own folders: where writers that name their files themselves put them."""
 CONTINUED = "CONTINUED.json"
 _STEP = re.compile(r"step-(\d{9,18})")
 _UNFINISHED = re.compile(r"step-(\d{9,18})\.tmp\.(\d{1,18})\.([A-Za-z0-9]{4,64})")
