@@ -18,6 +18,9 @@ SHARED = "shared"
 CONTINUED = "CONTINUED.json"
 _STEP = re.compile(r"step-(\d{9,18})")
 _UNFINISHED = re.compile(r"step-(\d{9,18})\.tmp\.(\d{1,18})\.([A-Za-z0-9]{4,64})")
+_AGREEMENT = re.compile(
+    r"(\d{1,18})\.(\d{1,18})\.([0-9a-f]{16})\.(\d{1,9})(?:\.[0-9a-f]{12}\.tmp)?"
+)
 _DONE = re.compile(r"rank-(\d{5,9})\.done\.json")
 NONCE = re.compile(r"[A-Za-z0-9]{4,64}")
 
@@ -28,6 +31,15 @@ class Unfinished(NamedTuple):
     step: int
     generation: int
     nonce: str
+
+
+class Agreed(NamedTuple):
+    """What the name of an agreement says, or of one that was cut short as it was published."""
+
+    step: int
+    generation: int
+    launch: str
+    count: int
 
 
 class StorePaths:
@@ -73,13 +85,20 @@ def step_name(step: int) -> str:
 def parse_step(name: str) -> int | None:
     """The step of a committed checkpoint's folder name; None for anything else."""
     match = _STEP.fullmatch(name)
-    return int(match[1]) if match else None
+    # Further zeros would give one step a second name.
+    return int(match[1]) if match and step_name(int(match[1])) == name else None
 
 
 def parse_unfinished(name: str) -> Unfinished | None:
     """Step, generation and nonce of a save that is being written; None for anything else."""
     match = _UNFINISHED.fullmatch(name)
     return Unfinished(int(match[1]), int(match[2]), match[3]) if match else None
+
+
+def parse_agreement(name: str) -> Agreed | None:
+    """Of which save an agreement is; None for anything else."""
+    match = _AGREEMENT.fullmatch(name)
+    return Agreed(int(match[1]), int(match[2]), match[3], int(match[4])) if match else None
 
 
 def rank_folder(rank: int) -> str:

@@ -7,6 +7,7 @@ this one's, since a run may save a step that an earlier launch of it had begun t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fleetcraft.errors import TryAgainLaterError, UsageError
 from fleetcraft.identity import new_record_id, sha256_hex
+from fleetcraft.layout.checkpoints import parse_agreement, parse_step
 from fleetcraft.locks import put_if_absent
 
 if TYPE_CHECKING:
@@ -63,6 +65,25 @@ class Agreement:
                 path=path,
             )
         return mine
+
+    def forget(self, step: int, world_size: int, generation: int) -> None:
+        """Removes agreements that nobody waits for any more, once a step is committed.
+
+        All ranks of a committed save had its nonce. An earlier step of this very launch may still
+        be in the making, by a save in the background, so its agreement stays until it is committed.
+        """
+        if world_size == 1:
+            return
+        fs, paths = self._store.fs, self._store.paths
+        with contextlib.suppress(OSError, UsageError):  # what is left here misleads nobody
+            mine = launch_of(os.environ)
+            committed = {parse_step(name) for name in fs.listdir(paths.folder)}
+            for name in fs.listdir(paths.saving):
+                found = parse_agreement(name)
+                if found is None or found.step > step or found.generation > generation:
+                    continue
+                if found.launch != mine or found.step in committed:
+                    fs.unlink(f"{paths.saving}/{name}")
 
     def _wait_for(self, path: str, step: int, wait_s: float) -> str:
         found: list[str] = []

@@ -13,7 +13,7 @@ from fleetcraft.clock import timestamp
 from fleetcraft.layout.checkpoints import MANIFEST, parse_rank_done, rank_done
 from fleetcraft.locks import put_if_absent
 from fleetcraft.training.checkpoint.kinds import kind_of
-from fleetcraft.training.checkpoint.listing import read_step
+from fleetcraft.training.checkpoint.listing import read_record, read_step
 from fleetcraft.training.checkpoint.records import (
     MANIFEST_SCHEMA,
     CheckpointError,
@@ -62,7 +62,7 @@ class Committing:
         for name in fs.listdir(self._place()):
             rank = parse_rank_done(name)
             if rank is not None and rank not in self._ranks:
-                self._ranks[rank] = self._read(fs.read(f"{self._place()}/{name}"), rank)
+                self._ranks[rank] = self._read(f"{self._place()}/{name}", rank)
         return len(self._ranks) == saving.world_size
 
     def publish(self, check: Callable[[], object]) -> Manifest:
@@ -72,17 +72,20 @@ class Committing:
             CheckpointError: A file has another size, or there are no weights.
             CheckpointUnknownError: A file cannot be looked at.
             SaveTakenError: Another checkpoint of this step is there and was kept.
+            SaveFencedError: A later launch saves here.
             OSError: Whether it is published durably is not known.
         """
         saving, store = self._saving, self._store
         if self._place() == saving.folder:
             self._refuse_wrong_sizes()
             data = write_manifest(self._manifest())
+            self._refuse_unreadable(data)
             path = f"{saving.folder}/{MANIFEST}"
             if not put_if_absent(store.fs, path, data):
                 data = store.fs.read(path)  # an earlier call of this very save wrote it
             store.fs.sync_folder(saving.folder)
             manifest = read_manifest(data, saving.folder)
+            store.fence.check(saving.step, saving.generation)
             check()
             return publish(store, manifest)
         published = read_step(store.fs, store.paths.step(saving.step), saving.step)
@@ -106,10 +109,10 @@ class Committing:
             folder=saving.folder,
         )
 
-    def _read(self, data: bytes, rank: int) -> RankDone:
+    def _read(self, path: str, rank: int) -> RankDone:
         saving = self._saving
         try:
-            done = read_rank(data)
+            done = read_rank(read_record(self._store.fs, path))
         except ValueError as error:
             raise self._refused(f"{rank_done(rank)}: {error}") from error
         expected = (saving.step, saving.generation, saving.nonce, saving.world_size, rank)
@@ -164,6 +167,13 @@ class Committing:
             at=timestamp(),
         )
 
+    def _refuse_unreadable(self, data: bytes) -> None:
+        """What no reader would take is not written: two ranks may name one file."""
+        try:
+            read_manifest(data, self._saving.folder)
+        except ValueError as error:
+            raise self._refused(str(error)) from error
+
     def _refused(self, why: str) -> CheckpointError:
         return CheckpointError(
             f"step {self._saving.step} is no checkpoint: {why}; it was not committed",
@@ -214,8 +224,10 @@ def _make_way(store: CheckpointStore, manifest: Manifest, final: str, error: OSE
     except (FileNotFoundError, NotADirectoryError, ValueError) as reason:
         store.quarantine_folder(final, manifest.step, why=f"it is no checkpoint: {reason}")
         return
-    if store.verify(there, Level.SIZES).broken:
-        store.quarantine(there, why="files are missing or of another size; saved anew")
+    # By its hashes: one that no trainer can load must not keep its step taken for ever.
+    verdict = store.verify(there, Level.HASHES)
+    if verdict.broken:
+        store.quarantine(there, why=f"saved anew: {'; '.join(verdict.reasons)}")
     elif there.kind is Kind.WEIGHTS and manifest.kind is Kind.EXACT:
         store.quarantine(there, why="it was WEIGHTS, and an exact save of this step came")
     else:

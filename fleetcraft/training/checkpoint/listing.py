@@ -6,6 +6,8 @@ time, never from a link, and what could not be looked at is told as unknown, nev
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass, field
 
 from fleetcraft.files import FileSystem
@@ -23,6 +25,8 @@ from fleetcraft.training.checkpoint.records import (
     Sight,
     read_manifest,
 )
+
+_MOST_BYTES = 256 << 20  # some 20,000 ranks with 50 files each
 
 
 @dataclass
@@ -63,10 +67,28 @@ def read_step(fs: FileSystem, folder: str, step: int) -> Manifest:
         ValueError: It is none; the text says why.
         OSError: It cannot be looked at; FileNotFoundError when it has no marker.
     """
-    manifest = read_manifest(fs.read(f"{folder}/{MANIFEST}"), folder)
+    if not stat.S_ISDIR(fs.lstat(folder).st_mode):
+        raise ValueError("it is a link or a file, no folder")
+    manifest = read_manifest(read_record(fs, f"{folder}/{MANIFEST}"), folder)
     if manifest.step != step:
         raise ValueError(f"its marker is that of step {manifest.step}")
     return manifest
+
+
+def read_record(fs: FileSystem, path: str) -> bytes:
+    """The content of a marker, a note or a rank's record.
+
+    Raises:
+        ValueError: It is a link, no file, or larger than any of them.
+        OSError: It cannot be looked at; FileNotFoundError when it is not there.
+    """
+    facts = fs.lstat(path)
+    name = os.path.basename(path)
+    if not stat.S_ISREG(facts.st_mode):
+        raise ValueError(f"{name} is no regular file")
+    if facts.st_size > _MOST_BYTES:
+        raise ValueError(f"{name} has {facts.st_size} bytes, and no record has that many")
+    return fs.read(path)
 
 
 def _look_at_step(fs: FileSystem, folder: str, step: int, found: _Found) -> None:

@@ -34,6 +34,13 @@ class SaveTakenError(CheckpointError):
     """
 
 
+class SaveFencedError(CheckpointError):
+    """A later launch of the run saves into the same folder, so this process commits no more.
+
+    Facts: ``step``, ``folder``, ``generation`` of this process and ``later``.
+    """
+
+
 class Kind(StrEnum):
     """What can be done from a checkpoint; computed, never claimed."""
 
@@ -310,12 +317,15 @@ def read_manifest(data: bytes, folder: str) -> Manifest:
     manifest = _decoded(_manifests, data)
     if manifest.schema != MANIFEST_SCHEMA:
         raise ValueError(f"its schema is {manifest.schema!r}, expected {MANIFEST_SCHEMA!r}")
-    if [rank.rank for rank in manifest.ranks] != list(range(manifest.world_size)):
+    # Counted first: a number of ranks is only a claim, and may be of any size.
+    if len(manifest.ranks) != manifest.world_size or any(
+        rank.rank != number for number, rank in enumerate(manifest.ranks)
+    ):
         raise ValueError(f"its ranks are not 0 to {manifest.world_size - 1}")
+    for rank in manifest.ranks:
+        _refuse_odd_files(rank)
     seen: set[str] = set()
     for file in manifest.files:
-        if not is_below(file.path):
-            raise ValueError(f"it names {file.path!r}, which is not below its folder")
         if file.path in seen:
             raise ValueError(f"it names {file.path!r} twice")
         seen.add(file.path)
@@ -336,7 +346,19 @@ def read_rank(data: bytes) -> RankDone:
     done = _decoded(_ranks, data)
     if done.schema != DONE_SCHEMA:
         raise ValueError(f"its schema is {done.schema!r}, expected {DONE_SCHEMA!r}")
+    _refuse_odd_files(done)
     return done
+
+
+def _refuse_odd_files(rank: RankDone) -> None:
+    """Every file is below the folder, and what a part is in is one of them, with size and hash."""
+    paths = {file.path for file in rank.files}
+    for path in paths:
+        if not is_below(path):
+            raise ValueError(f"it names {path!r}, which is not below its folder")
+    for part, entry in rank.parts.items():
+        if stray := sorted(set(entry.files) - paths):
+            raise ValueError(f"its {part.value} is in {stray[0]!r}, of which it has no hash")
 
 
 def read_note(data: bytes) -> Note:
@@ -360,5 +382,5 @@ def is_below(path: str) -> bool:
 def _decoded(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"it cannot be read: {error}") from error

@@ -21,6 +21,7 @@ from fleetcraft.layout.checkpoints import SHARED, rank_done, rank_folder
 from fleetcraft.locks import put_if_absent
 from fleetcraft.training.checkpoint.agreement import wait_until
 from fleetcraft.training.checkpoint.committing import Committing
+from fleetcraft.training.checkpoint.kinds import PROTOCOL
 from fleetcraft.training.checkpoint.records import (
     DONE_SCHEMA,
     FileEntry,
@@ -134,6 +135,21 @@ class Saving:
             raise UsageError(f"no reason was given why there is no {part.value}")
         self._parts[part] = PartEntry(none=reason)
 
+    def declare(self, protocol: Mapping[str, bool | str]) -> None:
+        """Says of parts of the protocol's state that this run has none: False, or the reason.
+
+        Raises:
+            UsageError: A name is none of such a part.
+        """
+        for name, given in protocol.items():
+            if name not in [part.value for part in PROTOCOL]:
+                known = ", ".join(part.value for part in PROTOCOL)
+                raise UsageError(f"no protocol state is called {name!r}", hint=f"there are {known}")
+            if given is False:
+                self.none(Part(name), "the run declares that it has none")
+            elif isinstance(given, str):
+                self.none(Part(name), given)
+
     def fact(self, name: str, value: str | int | float) -> None:
         """Notes a fact beside the files, such as ``sampler_frontier``."""
         self._facts[name] = value
@@ -179,6 +195,7 @@ class Saving:
             SaveTimeoutError: A rank did not come in time.
             CheckpointError: The ranks do not belong together, or a file has another size.
             SaveTakenError: Another checkpoint of this step is there and was kept.
+            SaveFencedError: A later launch saves here.
             OSError: Whether it was published durably is not known; calling again finds out.
         """
         if self.rank != 0:
@@ -193,7 +210,7 @@ class Saving:
                 folder=self.folder,
             )
             self.manifest = committing.publish(check)
-            self.store.followed(self.manifest)
+            self.store.saved(self, self.manifest)
         return self.manifest
 
     def __enter__(self) -> Saving:

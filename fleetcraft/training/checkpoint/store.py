@@ -30,6 +30,7 @@ from fleetcraft.locks import Held, put_if_absent
 from fleetcraft.training.checkpoint import listing, verification
 from fleetcraft.training.checkpoint.agreement import Agreement
 from fleetcraft.training.checkpoint.committing import publish
+from fleetcraft.training.checkpoint.fencing import Fence, generation_of
 from fleetcraft.training.checkpoint.records import (
     NOTE_SCHEMA,
     CheckpointError,
@@ -38,7 +39,6 @@ from fleetcraft.training.checkpoint.records import (
     Level,
     Manifest,
     Note,
-    Part,
     SaveTakenError,
     Sight,
     Topology,
@@ -80,6 +80,7 @@ class CheckpointStore:
         self.sleep = sleep
         self.previous: Manifest | None = None
         self._how = How.KEPT_TRAINING
+        self.fence = Fence(self.fs, self.paths)
         self._agreement = Agreement(self)
 
     # -- saving
@@ -90,7 +91,7 @@ class CheckpointStore:
         *,
         rank: int = 0,
         world_size: int = 1,
-        generation: int = 0,
+        generation: int | None = None,
         topology: Topology | Mapping[str, object] | None = None,
         protocol: Mapping[str, bool | str] | None = None,
         nonce: str = "",
@@ -107,7 +108,9 @@ class CheckpointStore:
             step: Completed optimizer steps.
             rank: This process's rank.
             world_size: Of how many.
-            generation: Of the lock under which this run was launched.
+            generation: Of the lock under which this run was launched; None takes what the
+                supervisor says in `FLEET_GENERATION`, and 0 is none. Once a later generation has
+                begun to save here, this one's saves are not committed.
             topology: How the run is laid out; see `Topology`.
             protocol: For ledger, critic, reward_norm, branch and probe: False or a reason where
                 this run has none, True where it has. `kinds.PLAIN_RUN` says none of all.
@@ -115,10 +118,13 @@ class CheckpointStore:
             wait_s: How long to wait for other ranks, here and in `Saving.commit`.
 
         Raises:
-            UsageError: A bad rank, nonce, topology or protocol, or nothing names the launch.
+            UsageError: A bad rank, generation, nonce, topology or protocol, or nothing names the
+                launch.
             SaveTimeoutError: Rank 0 did not begin in time.
             OSError: The folder cannot be made.
         """
+        if generation is None:
+            generation = generation_of(os.environ)
         if not 0 <= rank < world_size or step < 0 or generation < 0:
             raise UsageError(
                 f"no such save: step {step}, generation {generation}, rank {rank} of {world_size}"
@@ -127,6 +133,7 @@ class CheckpointStore:
             raise UsageError(f"bad nonce {nonce!r}: expected 4 to 64 letters and digits")
         for folder in self.paths.folders():
             self.make(folder)
+        self.fence.begin()
         saving = Saving(
             self,
             step=step,
@@ -138,9 +145,13 @@ class CheckpointStore:
             wait_s=wait_s,
         )
         self.make(saving.folder)
-        for name, given in (protocol or {}).items():
-            _declare(saving, name, given)
+        saving.declare(protocol or {})
         return saving
+
+    def saved(self, saving: Saving, manifest: Manifest) -> None:
+        """Notes what follows from a commit of this process; rank 0 calls it."""
+        self.followed(manifest)
+        self._agreement.forget(saving.step, saving.world_size, saving.generation)
 
     def complete(self, *, check: Callable[[], object] = lambda: None) -> tuple[Manifest, ...]:
         """Publishes saves that were whole, with their manifest, when their rank 0 was killed.
@@ -182,6 +193,10 @@ class CheckpointStore:
         Raises:
             CheckpointUnknownError: The folder itself cannot be listed.
         """
+        try:
+            self.fence.begin()
+        except OSError as error:
+            raise listing.unknown(self.paths.folder, error) from error
         return listing.look(self.fs, self.paths)
 
     def committed(self) -> tuple[Manifest, ...]:
@@ -276,7 +291,7 @@ class CheckpointStore:
         if put_if_absent(self.fs, path, encode(note)):
             return note
         try:
-            return read_note(self.fs.read(path))
+            return read_note(listing.read_record(self.fs, path))
         except ValueError as error:
             raise CheckpointError(f"{path} is no note: {error}; it was kept", path=path) from error
 
@@ -377,19 +392,3 @@ class CheckpointStore:
                 clear(self.fs, self.paths.retired_step(pending.step, name))
                 count += 1
         return count
-
-
-def _declare(saving: Saving, name: str, given: bool | str) -> None:
-    from fleetcraft.training.checkpoint.kinds import PROTOCOL
-
-    try:
-        part = Part(name)
-    except ValueError:
-        part = None
-    if part not in PROTOCOL:
-        known = ", ".join(part.value for part in PROTOCOL)
-        raise UsageError(f"no protocol state is called {name!r}", hint=f"there are {known}")
-    if given is False:
-        saving.none(part, "the run declares that it has none")
-    elif isinstance(given, str):
-        saving.none(part, given)

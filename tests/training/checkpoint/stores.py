@@ -44,7 +44,7 @@ def save(
     *,
     but: Part | None = None,
     text: str = "",
-    generation: int = 0,
+    generation: int | None = None,
 ) -> Manifest:
     """One whole checkpoint of one rank."""
     with store.save(step, protocol=PLAIN_RUN, generation=generation) as saving:

@@ -9,13 +9,13 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from fleetcraft.errors import UsageError
-from fleetcraft.layout.checkpoints import MANIFEST
+from fleetcraft.layout.checkpoints import MANIFEST, record_of
 from fleetcraft.training.checkpoint.agreement import SaveTimeoutError, launch_of
 from fleetcraft.training.checkpoint.kinds import PLAIN_RUN
 from fleetcraft.training.checkpoint.records import (
@@ -24,6 +24,7 @@ from fleetcraft.training.checkpoint.records import (
     Kind,
     Level,
     Part,
+    SaveFencedError,
     SaveTakenError,
     Topology,
 )
@@ -95,6 +96,121 @@ def test_four_ranks_in_threads_agree_on_one_nonce_and_commit(
         (1, 4, Kind.EXACT),
         (2, 4, Kind.EXACT),
     ]
+
+
+def all_ranks_save(store: CheckpointStore, steps: Sequence[int]) -> None:
+    """Two ranks, one after the other, as they must not wait for one another here."""
+    ranks = [CheckpointStore(store.paths.folder) for _ in range(2)]
+    for step in steps:
+        saves = [
+            own.save(step, rank=rank, world_size=2, protocol=PLAIN_RUN, wait_s=0)
+            for rank, own in enumerate(ranks)
+        ]
+        for saving in reversed(saves):
+            fill(saving)
+            saving.done()
+        saves[0].commit()
+
+
+def test_agreements_go_when_their_step_is_committed_and_those_of_dead_launches_too(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_LAUNCH_NONCE", "launch-1")
+    store.save(1, rank=0, world_size=2)  # this launch is killed in the middle of it
+    Path(f"{store.paths.agreement(1, 0, '0' * 16, 1)}.0123456789ab.tmp").touch()
+    monkeypatch.setenv("FLEET_LAUNCH_NONCE", "launch-2")
+    assert len(os.listdir(store.paths.saving)) == 2
+
+    all_ranks_save(store, [1, 2])
+
+    assert os.listdir(store.paths.saving) == []
+    assert [manifest.step for manifest in store.committed()] == [1, 2]
+
+
+def test_an_agreement_that_somebody_may_wait_for_stays(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_LAUNCH_NONCE", "launch-1")
+    early = store.save(1, rank=0, world_size=2, protocol=PLAIN_RUN, wait_s=0)
+    fill(early)
+    early.done()
+    later = [store.paths.agreement(9, 0, "0" * 16, 1), store.paths.agreement(1, 7, "0" * 16, 1)]
+    for path in later:
+        Path(path).write_text("abcdefgh\n")
+
+    all_ranks_save(store, [2])  # while step 1 is still written in the background
+    late = CheckpointStore(store.paths.folder).save(
+        1, rank=1, world_size=2, protocol=PLAIN_RUN, wait_s=0
+    )
+    fill(late)
+    late.done()
+
+    assert early.commit().step == 1
+    assert sorted(os.listdir(store.paths.saving)) == sorted(map(os.path.basename, later))
+
+
+def test_the_generation_is_what_the_supervisor_says(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert save(store, 1).generation == 0
+    monkeypatch.setenv("FLEET_GENERATION", "12")
+    assert save(store, 2).generation == 12
+    assert save(store, 3, generation=40).generation == 40
+    for text in ("twelve", "-1", "1" * 40):
+        monkeypatch.setenv("FLEET_GENERATION", text)
+        with pytest.raises(UsageError, match="FLEET_GENERATION is"):
+            store.save(4)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_late_zombie_commits_nothing_once_its_successor_saves(
+    store: CheckpointStore, *, committed: bool
+) -> None:
+    zombie = CheckpointStore(store.paths.folder)
+    save(zombie, 1, generation=1)
+    begun = zombie.save(3, generation=1, protocol=PLAIN_RUN)
+    fill(begun)
+    if committed:
+        save(store, 2, generation=2)
+    else:
+        store.save(2, generation=2)
+
+    begun.done()
+    with pytest.raises(SaveFencedError, match="of generation 2") as caught:
+        begun.commit()
+
+    assert (caught.value.facts["generation"], caught.value.facts["later"]) == (1, 2)
+    assert [manifest.step for manifest in store.committed()] == ([1, 2] if committed else [1])
+
+
+def test_what_lay_there_before_does_not_fence_a_run_whose_lock_begins_anew(
+    store: CheckpointStore,
+) -> None:
+    save(store, 5, but=Part.OPTIMIZER, generation=8)
+    store.save(6, generation=8)
+
+    anew = CheckpointStore(store.paths.folder)
+    save(anew, 4, generation=1)
+    by_hand = CheckpointStore(store.paths.folder)
+    by_hand.look()
+    save(store, 7, generation=9)
+    save(by_hand, 8)
+
+    assert [manifest.step for manifest in store.committed()] == [4, 5, 7, 8]
+
+
+def test_a_folder_that_cannot_be_listed_fences_nothing_off_and_commits_nothing(
+    tmp_path: Path,
+) -> None:
+    fs = Interrupted(-1, os_error(errno.EIO), only="listdir")
+    store = CheckpointStore(tmp_path / "checkpoints", fs=fs)
+    saving = store.save(1, generation=1, protocol=PLAIN_RUN)
+    fill(saving)
+    saving.done()
+    fs.at = fs.count + 1  # after the look at the ranks' records
+    with pytest.raises(OSError, match="Input/output error"):
+        saving.commit()
+    assert saving.commit().step == 1
 
 
 def test_ranks_without_a_name_of_their_launch_are_refused_rather_than_mixed(
@@ -250,7 +366,7 @@ def test_a_late_zombie_cannot_replace_what_its_successor_has_saved(store: Checkp
     fill(zombie, text="late")
     zombie.done()
     theirs = save(CheckpointStore(store.paths.folder), 5, generation=2)
-    with pytest.raises(SaveTakenError):
+    with pytest.raises(SaveFencedError):
         zombie.commit()
     assert store.newest() == theirs
 
@@ -377,6 +493,19 @@ def test_a_broken_checkpoint_makes_way_for_a_new_save_of_its_step(store: Checkpo
     again = save(store, 5)
     assert store.newest(Kind.EXACT, Level.HASHES) == again
     assert len(store.look().quarantined) == 1
+
+
+def test_a_checkpoint_whose_hashes_do_not_hold_makes_way_too(store: CheckpointStore) -> None:
+    old = save(store, 2, text="x")
+    name = old.files[0].path
+    shard = Path(old.folder, name)
+    shard.write_text(shard.read_text().replace("x", "y"))
+
+    new = save(store, 2, text="z")
+
+    assert store.newest(level=Level.HASHES) == new
+    (kept,) = store.look().quarantined
+    assert f"{name} has other content" in Path(record_of(kept)).read_text()
 
 
 def test_a_folder_without_marker_is_a_fault_and_no_checkpoint(store: CheckpointStore) -> None:
