@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 
 import msgspec
 
@@ -28,7 +29,7 @@ from fleetcraft.training.plan.records import End
 
 END_SCHEMA = "fleetcraft.train-end/1"
 CLAIM_SCHEMA = "fleetcraft.train-resume/1"
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _CLAIM = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
@@ -137,7 +138,7 @@ def read_declared(paths: RunPaths, *, fs: FileSystem | None = None) -> DeclaredE
         _check(declared.end)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, UsageError) as error:
+    except (OSError, ValueError, UsageError, RecursionError) as error:
         raise DataError(
             f"the end of run {paths.name} cannot be read: {error}; nothing was concluded",
             hint=f"look at {paths.end}",
@@ -157,8 +158,8 @@ def check_end(end: End, store: CheckpointStore, paths: RunPaths) -> EndCheck:
     """Whether the declared end of a run is there, whatever says that the run is done.
 
     The checkpoint of the declared step, or of a later one, must be committed, of the declared kind
-    (EXACT serves for WEIGHTS), with every file of its size; every payload must be a file that is
-    not empty. Never raises for what cannot be read: that is None.
+    (EXACT serves for WEIGHTS), with every file of its size; every payload must be a regular
+    file, no link, that is not empty. Never raises for what cannot be read: that is None.
 
     Args:
         end: As declared; one that names neither step nor payload says nothing, and is None.
@@ -257,7 +258,7 @@ def read_claims(
 def _read_claim(fs: FileSystem, path: str) -> ResumeClaim:
     try:
         claim = _claims.decode(fs.read(path))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(
             f"a resume claim cannot be read: {error}; nothing was resumed",
             hint=f"look at {path}",
@@ -293,11 +294,13 @@ def _payload_fault(fs: FileSystem, path: str, name: str) -> str:
         facts = fs.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return f"its payload {name} is missing"
+    if not stat.S_ISREG(facts.st_mode):
+        return f"its payload {name} is no file"  # a link could point to nothing
     return "" if facts.st_size else f"its payload {name} is empty"
 
 
 def _check(end: End) -> None:
-    if end.task and not _WORD.fullmatch(end.task):
+    if end.task and not TASK_NAME.fullmatch(end.task):
         raise UsageError(f"{end.task!r} cannot be the name of a task; nothing was declared")
     if end.kind not in tuple(Kind):
         raise UsageError(f"no checkpoint is of kind {end.kind!r}; it is EXACT or WEIGHTS")

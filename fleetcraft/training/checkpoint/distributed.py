@@ -22,6 +22,7 @@ from fleetcraft.training.checkpoint.saving import Saving
 from fleetcraft.training.checkpoint.store import CheckpointStore
 
 _METADATA = ".metadata"
+_TOP = ("torch.distributed.checkpoint.metadata", "Metadata")
 _SAFE = frozenset(
     {
         ("torch", "Size"),
@@ -146,13 +147,18 @@ def read_metadata(path: str) -> Any:
     """
     with open(path, "rb") as file:
         try:
-            return _Metadata(file).load()
-        except (pickle.UnpicklingError, EOFError, AttributeError, ValueError, TypeError) as error:
+            found = _Metadata(file).load()
+            if (type(found).__module__, type(found).__name__) != _TOP:
+                raise ValueError(f"it is a {type(found).__name__}")
+        except OSError:
+            raise
+        except Exception as error:  # of other bytes, a reader of pickles raises anything
+            why = str(error) or type(error).__name__
             raise CheckpointError(
-                f"{path} is no metadata of torch.distributed.checkpoint: {error}; "
-                "nothing was loaded",
+                f"{path} is no metadata of torch.distributed.checkpoint: {why}; nothing was loaded",
                 path=path,
             ) from error
+    return found
 
 
 class _Metadata(pickle.Unpickler):

@@ -113,6 +113,9 @@ def clear(fs: FileSystem, folder: str) -> None:
         OSError: Something could not be deleted.
     """
     try:
+        if not stat.S_ISDIR(fs.lstat(folder).st_mode):
+            fs.unlink(folder)
+            return
         names = fs.listdir(folder)
     except FileNotFoundError:
         return

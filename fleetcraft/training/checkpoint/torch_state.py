@@ -256,15 +256,15 @@ def _save(saving: Saving, part: Part, name: str, state: Any) -> None:
 
 
 def _load(path: str, map_location: Any) -> Any:
-    import pickle
-
     import torch
 
     try:
         # Mapped, so that what nobody looks at is not read; hashing has read it all before.
         return torch.load(path, map_location=map_location, weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        why = str(error).partition("\n")[0]
+    except OSError:
+        raise
+    except Exception as error:  # of bytes that are no checkpoint, its reader raises anything
+        why = str(error).partition("\n")[0] or type(error).__name__
         raise CheckpointError(f"{path} cannot be loaded: {why}", path=path) from error
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import sha256_hex
 from fleetcraft.layout.checkpoints import CONTINUED, LOADED, MANIFEST
+from fleetcraft.training.checkpoint.listing import read_record
 from fleetcraft.training.checkpoint.records import (
     LEVELS,
     FileEntry,
@@ -127,8 +128,27 @@ def _marker(
 def _sizes(
     fs: FileSystem, manifest: Manifest, into: _Findings, digest: Digest, loads: Loads | None
 ) -> None:
+    for folder in sorted({os.path.dirname(file.path) for file in manifest.files}):
+        _refuse_linked(fs, manifest.folder, folder, into)
     for file in manifest.files:
         check_size(fs, manifest.folder, file, into.broken, into.unknown)
+
+
+def _refuse_linked(fs: FileSystem, top: str, folder: str, into: _Findings) -> None:
+    """What lies behind a link is not in the checkpoint: it goes its own way when that is kept."""
+    parts = folder.split("/") if folder else []
+    for count in range(1, len(parts) + 1):
+        name = "/".join(parts[:count])
+        try:
+            linked = stat.S_ISLNK(fs.lstat(f"{top}/{name}").st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return  # its files are looked at next, and are missing
+        except OSError as error:
+            into.unknown.append(f"{name} cannot be looked at: {error.strerror or error}")
+            return
+        if linked:
+            into.broken.append(f"{name} is a link")
+            return
 
 
 def check_size(
@@ -208,7 +228,7 @@ def went_on(fs: FileSystem, manifest: Manifest) -> bool:
 def _note(fs: FileSystem, manifest: Manifest, name: str, into: _Findings) -> Note | None:
     """A note about this very checkpoint; None where there is none or it speaks of another."""
     try:
-        note = read_note(fs.read(f"{manifest.folder}/{name}"))
+        note = read_note(read_record(fs, f"{manifest.folder}/{name}"))
     except (FileNotFoundError, ValueError):
         return None
     except OSError as error:

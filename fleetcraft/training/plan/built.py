@@ -134,7 +134,7 @@ def read_built(paths: AttemptPaths, *, fs: FileSystem | None = None) -> Built:
             report = msgspec.json.decode(fs.read(f"{paths.built}/{name}"), type=BuiltReport)
         except OSError as error:
             problems.append(f"{name} cannot be read: {error.strerror or error}")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             problems.append(f"{name} is no report: {error}")
         else:
             if report.schema == SCHEMA and paths.built_file(report.rank).endswith(f"/{name}"):

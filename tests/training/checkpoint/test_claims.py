@@ -103,6 +103,11 @@ def test_a_payload_must_not_be_empty(tmp_path: Path) -> None:
     assert check_end(end, store, paths).reason == "its payload out.txt is empty"
     (tmp_path / "out.txt").write_text("x")
     assert check_end(end, store, paths).answer is True
+    (tmp_path / "link.txt").symlink_to("nothing")
+    (tmp_path / "folder.txt").mkdir()
+    for name in ("link.txt", "folder.txt"):
+        checked = check_end(End(payload=(name,)), store, paths)
+        assert (checked.answer, checked.reason) == (False, f"its payload {name} is no file")
 
 
 @pytest.mark.parametrize("operation", ["listdir", "read", "lstat"])
