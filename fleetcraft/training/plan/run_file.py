@@ -139,6 +139,25 @@ def _beneath(folder: str, path: str) -> str:
     return os.path.abspath(os.path.join(folder, path))
 
 
+def _task(field: Field) -> str:
+    from fleetcraft.training.checkpoint.claims import TASK_NAME
+
+    text = field.text()
+    if not TASK_NAME.fullmatch(text):
+        raise field.error(f"{field.key} is {text!r}, which cannot be the name of a task")
+    return text
+
+
+def _end(field: Field) -> End:
+    end = _struct(End, _END)(field)
+    if end.step is None and not end.payload:
+        raise field.error(
+            f"{field.key} declares neither step nor payload, so it could never be reached",
+            hint="say step: N, or leave the end out",
+        )
+    return end
+
+
 def _payload(field: Field) -> tuple[str, ...]:
     for item in field.items():
         text = item.text()
@@ -261,7 +280,7 @@ _BUILT: dict[str, _Reader] = {
     "activation_checkpointing": _each(Field.flag),
 }
 _END: dict[str, _Reader] = {
-    "task": Field.text,
+    "task": _task,
     "step": _count(0),
     "kind": lambda field: field.one_of(_KINDS),
     "payload": _payload,
@@ -289,7 +308,7 @@ _RUN: dict[str, _Reader] = {
     "packages": Field.texts,
     "built": _struct(Built, _BUILT),
     "checkpoints": _path,
-    "end": _struct(End, _END),
+    "end": _end,
 }
 
 

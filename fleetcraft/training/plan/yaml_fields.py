@@ -32,8 +32,9 @@ def read_document(path: str) -> Field:
     Raises:
         ConfigError: It cannot be read, or is no such YAML.
     """
+    text = _text(path)
     try:
-        loader = yaml.SafeLoader(_text(path))  # it refuses control characters as it is made
+        loader = yaml.SafeLoader(text)  # it refuses control characters as it is made
         try:
             node = loader.get_single_node()
         finally:
@@ -41,8 +42,14 @@ def read_document(path: str) -> Field:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise _wrong(path, mark.line + 1 if mark else 1, f"not YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        what = f"the character #x{error.character:02x} cannot stand here"
+        raise _wrong(path, line, what, hint="save it as plain text") from error
+    except yaml.YAMLError as error:
         raise _wrong(path, 1, f"not YAML: {error}") from error
+    except RecursionError as error:
+        raise _wrong(path, 1, "it is nested too deeply for a run file") from error
     if node is None:
         raise _wrong(path, 1, "the file is empty", hint="it needs at least: run, command")
     return Field(path, "", node)
@@ -162,7 +169,7 @@ class Field:
 
     def number(self, *, least: float = 0.0, below: float = math.inf) -> float:
         """A finite number from ``least`` to under ``below``; ``least`` itself only if it is 0."""
-        expected = f"a number above {least:g}" if below == math.inf else f"{least:g} to {below:g}"
+        expected = f"a number above {least:g}" + (f", below {below:g}" if below < math.inf else "")
         # YAML 1.1 takes 1e5 for a text; what is quoted is one.
         quoted = getattr(self._node, "style", None)
         plain = self._kind in ("int", "float") or (self._kind == "str" and not quoted)
@@ -234,6 +241,7 @@ def _seconds(text: str) -> float:
 def _did_you(word: str, known: Collection[str]) -> str:
     # `grace` for `grace_s` is the likely slip, and short words are not close by letters alone.
     near = [name for name in known if name.rpartition("_")[0] == word]
+    near = near or [name for name in known if name.lower() == word.lower()]
     near = near or get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else ""
 

@@ -191,6 +191,9 @@ def test_what_is_not_declared_keeps_the_defaults_of_the_records(tmp_path: Path) 
         ("environment: {FLEET_EPOCH: 3}", 3, "FLEET_EPOCH is set by fleetcraft itself"),
         ("environment: {'a-b': 3}", 3, "'a-b' cannot be the name of a variable"),
         ("end: {kind: exact}", 3, "expected EXACT, WEIGHTS"),
+        ("end: {task: ../x}", 3, "cannot be the name of a task"),
+        ("end: {kind: WEIGHTS}", 3, "declares neither step nor payload"),
+        ("data:\n  a: 1\n  b: \a", 5, "the character #x07 cannot stand here"),
         ("end: {payload: [../x]}", 3, "'../x' is not a path inside the run's folder"),
         ("checkpoints: $NOT_SET_ANYWHERE/x", 3, "names a variable that is not set"),
         ("nodes: 1\nnodes: 2", 4, "'nodes' stands twice, first in line 3"),
@@ -245,6 +248,20 @@ def test_an_empty_word_of_a_command_is_kept(tmp_path: Path) -> None:
     plan = read_run_file(write(tmp_path, "run: a\ncommand: [x, '', 1]\n"))
 
     assert plan.command == ("x", "", "1")
+
+
+@pytest.mark.parametrize(
+    ("extra", "near"),
+    [("budgets: {classes: {cuda_oom: 1}}", "CUDA_OOM"), ("end: {step: 1, kind: exact}", "EXACT")],
+)
+def test_a_name_in_other_capitals_is_suggested(tmp_path: Path, extra: str, near: str) -> None:
+    assert refusal(tmp_path, minimal(extra)).hint == f"did you mean {near!r}?"
+
+
+def test_text_that_is_nested_without_end_is_said_to_be_so(tmp_path: Path) -> None:
+    error = refusal(tmp_path, minimal(f"data: {'[' * 1200}"))
+    assert "nested too deeply" in error.message
+    assert "\n" not in error.message
 
 
 def test_a_near_name_is_suggested(tmp_path: Path) -> None:
