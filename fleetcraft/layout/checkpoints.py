@@ -39,7 +39,7 @@ class Agreed(NamedTuple):
     step: int
     generation: int
     launch: str
-    count: int
+    number: int
 
 
 class StorePaths:

@@ -91,6 +91,7 @@ def _retired(retired: Retired) -> dict[str, Any]:
         "size_bytes": retired.size_bytes,
         "anchor": retired.anchor,
         "why": retired.why,
+        "abandoned": retired.abandoned,
     }
 
 
@@ -183,8 +184,16 @@ def _rest(sight: Sight) -> str:
 
 
 def _retired_text(retired: Retired, *, dry_run: bool) -> str:
+    text = _retired_steps(retired, dry_run=dry_run)
+    if retired.abandoned:
+        verb = "would delete" if dry_run else "deleted"
+        text += f"\n{verb} {plural(retired.abandoned, 'save')} that could not be committed any more"
+    return text
+
+
+def _retired_steps(retired: Retired, *, dry_run: bool) -> str:
     if not retired.steps:
-        return f"nothing is retired: {one_line(retired.why)}"
+        return f"no checkpoint is retired: {one_line(retired.why)}"
     verb = "would retire" if dry_run else "retired"
     shown = ", ".join(map(str, retired.steps[:10]))
     more = f" and {len(retired.steps) - 10} more" if len(retired.steps) > 10 else ""

@@ -103,7 +103,7 @@ def test_retiring_is_said_first_and_then_done(bare_fleet: Fleet, store: Checkpoi
     assert done.json["retired"]["steps"] == [10]
     assert done.json["retired"]["anchor"] == 20
     assert [manifest.step for manifest in store.committed()] == [20, 30]
-    assert "nothing is retired" in bare_fleet.bare(*words).out
+    assert "no checkpoint is retired" in bare_fleet.bare(*words).out
 
 
 def test_another_component_that_retires_is_waited_for_by_the_caller(

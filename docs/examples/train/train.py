@@ -18,7 +18,7 @@ from torch import nn
 
 from fleetcraft import progress_phase, report_progress
 from fleetcraft.training.checkpoint.kinds import PLAIN_RUN
-from fleetcraft.training.checkpoint.records import Kind, Part
+from fleetcraft.training.checkpoint.records import Kind, Level, Part
 from fleetcraft.training.checkpoint.store import CheckpointStore
 from fleetcraft.training.checkpoint.torch_state import load_state, save_state
 
@@ -59,7 +59,7 @@ def main() -> int:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         sampler = torch.Generator().manual_seed(RANK)
         store = CheckpointStore(os.environ.get("FLEET_CHECKPOINTS", "checkpoints"))
-        newest = store.newest(kind=Kind.EXACT)
+        newest = store.newest(kind=Kind.EXACT, level=Level.HASHES)  # a broken one is passed over
         if newest:
             state = load_state(
                 store, newest, rank=RANK, world_size=WORLD_SIZE, model=model, optimizer=optimizer

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,6 +29,7 @@ from fleetcraft.training.checkpoint.records import (
     Level,
     Manifest,
     Note,
+    Pending,
     encode,
 )
 
@@ -62,13 +63,14 @@ def retire(
     keep: int,
     held: Held | None = None,
     dry_run: bool = False,
-    abandoned_below: int | None = None,
+    abandoned_below: int = 0,
 ) -> Retired:
     """Deletes all but the newest checkpoints, where that is safe.
 
     Only checkpoints before the *anchor* are deleted: the newest EXACT one whose hashes hold, read
     again for this, and from which a later step was reached. Everything after the anchor stays, and
-    so does what cannot be looked at.
+    so does what cannot be looked at. Unpublished saves that come to nothing go too; see
+    `abandoned`.
 
     Args:
         store: The folder of checkpoints.
@@ -86,11 +88,14 @@ def retire(
     if keep < 1:
         raise UsageError(f"keep is {keep}; at least one checkpoint stays")
     if dry_run:
-        return _plan(store, keep)[0]
+        left = len(abandoned(store, abandoned_below))
+        return msgspec.structs.replace(_plan(store, keep)[0], abandoned=left)
     with _owner(store, held) as owner:
         for folder in store.look().retiring:
             owner.check()
             clear(store.fs, folder)
+        # Before the checkpoints go that show which saves were overtaken.
+        left = clear_abandoned(store, abandoned_below, check=owner.check)
         plan, doomed = _plan(store, keep)
         gone: list[Manifest] = []
         for manifest in doomed:
@@ -99,11 +104,53 @@ def retire(
                 break  # taken out of use since it was verified
             _retire_one(store, manifest, plan.anchor, owner.generation)
             gone.append(manifest)
-        abandoned = 0
-        if abandoned_below is not None:
-            abandoned = store.clear_abandoned(abandoned_below, check=owner.check)
     why = plan.why if gone == doomed else f"step {plan.anchor} was taken out of use meanwhile"
-    return _retired(gone, plan.anchor, why=why, abandoned=abandoned)
+    return _retired(gone, plan.anchor, why=why, left=left)
+
+
+def abandoned(store: CheckpointStore, below: int = 0) -> tuple[Pending, ...]:
+    """Unpublished saves that come to nothing any more.
+
+    Those of generations before one, except whole ones whose step is not committed, which
+    `CheckpointStore.complete` publishes; and those whose step has an EXACT checkpoint with hashes
+    that hold, since a second one of the same step is never published.
+    """
+    sight = store.look()
+    committed = {manifest.step: manifest for manifest in sight.committed}
+    found = []
+    for pending in sight.pending:
+        there = committed.get(pending.step)
+        old = pending.generation < below and (there is not None or not pending.complete)
+        if old or (there is not None and _is_sound(store, there)):
+            found.append(pending)
+    return tuple(found)
+
+
+def _is_sound(store: CheckpointStore, manifest: Manifest) -> bool:
+    return manifest.kind is Kind.EXACT and store.verify(manifest, Level.HASHES).answer is True
+
+
+def clear_abandoned(
+    store: CheckpointStore, below: int = 0, *, check: Callable[[], object] = lambda: None
+) -> int:
+    """Deletes what is `abandoned`; returns how many saves.
+
+    Raises:
+        CheckpointUnknownError: The folder cannot be listed.
+        OSError: A deletion failed; the next call completes it.
+    """
+    count = 0
+    for pending in abandoned(store, below):
+        check()
+        store.make(store.paths.retired)
+        target = store.paths.retired_step(pending.step, f"{pending.nonce}-{new_record_id()}")
+        try:
+            store.move(pending.path, target)
+        except FileNotFoundError:
+            continue  # somebody else published or deleted it meanwhile
+        clear(store.fs, target)
+        count += 1
+    return count
 
 
 def clear(fs: FileSystem, folder: str) -> None:
@@ -177,13 +224,13 @@ def _anchor(
     return None
 
 
-def _retired(gone: list[Manifest], anchor: int | None, *, why: str, abandoned: int = 0) -> Retired:
+def _retired(gone: list[Manifest], anchor: int | None, *, why: str, left: int = 0) -> Retired:
     return Retired(
         steps=tuple(manifest.step for manifest in gone),
         size_bytes=sum(manifest.size_bytes for manifest in gone),
         anchor=anchor,
         why=why,
-        abandoned=abandoned,
+        abandoned=left,
     )
 
 

@@ -46,7 +46,7 @@ from fleetcraft.training.checkpoint.records import (
     encode,
     read_note,
 )
-from fleetcraft.training.checkpoint.retention import Retired, clear, retire
+from fleetcraft.training.checkpoint.retention import Retired, clear_abandoned, retire
 from fleetcraft.training.checkpoint.saving import Saving, topology_of
 
 
@@ -299,7 +299,7 @@ class CheckpointStore:
 
     def retire(
         self, *, keep: int, held: Held | None = None, dry_run: bool = False,
-        abandoned_below: int | None = None,
+        abandoned_below: int = 0,
     ) -> Retired:  # fmt: skip
         """Deletes old checkpoints where that is safe; see `retention.retire`."""
         return retire(self, keep=keep, held=held, dry_run=dry_run, abandoned_below=abandoned_below)
@@ -375,20 +375,6 @@ class CheckpointStore:
             raise
         self.fs.close(fd)
 
-    def clear_abandoned(self, below: int, *, check: Callable[[], object] = lambda: None) -> int:
-        """Deletes unpublished saves of generations before one; returns how many.
-
-        A whole one is left while its step is not committed: `complete` publishes it.
-        """
-        sight = self.look()
-        committed = {manifest.step for manifest in sight.committed}
-        count = 0
-        for pending in sight.pending:
-            if pending.generation < below and (not pending.complete or pending.step in committed):
-                check()
-                name = f"{pending.nonce}-{new_record_id()}"
-                self.make(self.paths.retired)
-                self.move(pending.path, self.paths.retired_step(pending.step, name))
-                clear(self.fs, self.paths.retired_step(pending.step, name))
-                count += 1
-        return count
+    def clear_abandoned(self, below: int = 0, *, check: Callable[[], object] = lambda: None) -> int:
+        """Deletes unpublished saves that come to nothing; see `retention.clear_abandoned`."""
+        return clear_abandoned(self, below, check=check)

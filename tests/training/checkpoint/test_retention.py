@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,32 @@ def _four(folder: Path) -> None:
     for step in range(1, 5):
         save(store, step)
     assert os.path.exists(f"{store.paths.step(3)}/{CONTINUED}")
+
+
+def test_a_save_that_was_overtaken_at_its_step_goes_and_one_that_may_still_come_stays(
+    store: CheckpointStore,
+) -> None:
+    killed = store.save(2)
+    fill(killed)
+    running = store.save(9)
+    broken = save(store, 5)
+    again = store.save(5)
+    Path(broken.folder, broken.files[0].path).unlink()
+    for step in (2, 3, 4):
+        save(store, step)
+
+    assert store.retire(keep=2, dry_run=True).abandoned == 1
+    assert os.path.isdir(killed.folder)
+    retired = store.retire(keep=2)
+
+    assert (retired.steps, retired.abandoned) == ((2,), 1)
+    assert [pending.path for pending in store.look().pending] == [again.folder, running.folder]
+    assert steps(store) == [3, 4, 5]
+
+
+def test_a_save_that_is_published_while_it_is_looked_at_is_no_error(
+    store: CheckpointStore,
+) -> None:
+    killed = store.save(2, generation=1)
+    fill(killed)
+    assert store.clear_abandoned(2, check=lambda: shutil.rmtree(killed.folder)) == 0
