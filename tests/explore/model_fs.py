@@ -102,6 +102,12 @@ def _exists(world: World, path: str) -> bool:
     return path in world.names or path in FOLDERS
 
 
+def _has_folder(world: World, path: str) -> bool:
+    """Whether the folder that a name would lie in is there."""
+    parent = os.path.dirname(path)
+    return parent in FOLDERS or world.data.get(world.names.get(parent, -1), b"") is None
+
+
 def _step_listdir(world: World, actor: int, fresh: int, path: str) -> tuple[World, Result]:
     if path in FOLDERS or world.data.get(world.names.get(path, -1), b"") is None:
         return world, ("ok", tuple(world.children(path)))
@@ -144,8 +150,7 @@ def _make(
 ) -> tuple[World, Result]:
     if _exists(world, path):
         return world, failed(errno.EEXIST)
-    parent = os.path.dirname(path)
-    if parent not in FOLDERS and world.data.get(world.names.get(parent, -1), b"") is not None:
+    if not _has_folder(world, path):
         return world, failed(errno.ENOENT)
     world = world.copy()
     ino = (actor + 1) * 10_000 + fresh
@@ -165,7 +170,7 @@ def _step_create_log(world: World, actor: int, fresh: int, path: str) -> tuple[W
 def _step_link(
     world: World, actor: int, fresh: int, source: str, destination: str
 ) -> tuple[World, Result]:
-    if source not in world.names:
+    if source not in world.names or not _has_folder(world, destination):
         return world, failed(errno.ENOENT)
     if _exists(world, destination):
         return world, failed(errno.EEXIST)
@@ -177,7 +182,7 @@ def _step_link(
 def _step_rename_new(
     world: World, actor: int, fresh: int, source: str, destination: str
 ) -> tuple[World, Result]:
-    if source not in world.names:
+    if source not in world.names or not _has_folder(world, destination):
         return world, failed(errno.ENOENT)
     if _exists(world, destination):
         return world, failed(errno.EEXIST)
@@ -187,7 +192,7 @@ def _step_rename_new(
 def _step_replace(
     world: World, actor: int, fresh: int, source: str, destination: str
 ) -> tuple[World, Result]:
-    if source not in world.names:
+    if source not in world.names or not _has_folder(world, destination):
         return world, failed(errno.ENOENT)
     if world.names.get(destination) == world.names[source]:
         return world, ("ok", None)  # POSIX: two links of one file, and nothing happens

@@ -14,6 +14,7 @@ import pytest
 
 from tests.explore import determinism, mutations, scenarios
 from tests.explore.explorer import Explorer, Scenario, explore, shortest
+from tests.explore.model_fs import ROOT, DirectFS, World
 from tests.explore.mutations import Mutation
 
 CALM = {"crashes": 0, "lies": 0, "verdicts": 0}
@@ -122,3 +123,16 @@ def test_a_random_walk_can_be_walked_again_from_its_seed() -> None:
     first = Explorer(found).walk(random.Random(7), walks=20)
     second = Explorer(replace(found)).walk(random.Random(7), walks=20)
     assert first.steps == second.steps
+
+
+@pytest.mark.parametrize("operation", ["link", "rename_new", "replace"])
+def test_nothing_moves_into_a_folder_that_is_gone(operation: str) -> None:
+    fs = DirectFS(World(), 0)
+    fs.create(f"{ROOT}/tmp/a", b"a")
+
+    with pytest.raises(FileNotFoundError):
+        getattr(fs, operation)(f"{ROOT}/tmp/a", f"{ROOT}/gone/a")
+    with pytest.raises(FileNotFoundError):
+        getattr(fs, operation)(f"{ROOT}/tmp/a", f"{ROOT}/tmp/a/b")
+
+    assert fs.read(f"{ROOT}/tmp/a") == b"a"

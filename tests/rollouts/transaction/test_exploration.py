@@ -7,7 +7,6 @@ ended at each of its steps, which `crash_points` has.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import random
 from collections import Counter
@@ -33,9 +32,9 @@ from fleetcraft.rollouts.transaction import batch as batches
 from fleetcraft.rollouts.transaction import records as names
 from fleetcraft.rollouts.transaction import settling
 from fleetcraft.rollouts.transaction.batch import Transaction
-from tests.explore import determinism, model_fs
+from tests.explore import determinism
 from tests.explore.explorer import Actor, Budget, End, Explorer, Scenario, Violation, explore
-from tests.explore.model_fs import DirectFS, ModelFS, Result, World
+from tests.explore.model_fs import DirectFS, ModelFS, World
 from tests.rollouts.filling import SMALL, record
 
 PATHS = RolloutPaths("/q")
@@ -47,20 +46,6 @@ LATE = record(0, stream="p")
 def draw() -> str:
     """A token of whichever modelled process is at work."""
     return determinism.current.draw()
-
-
-def into_a_folder_that_is_there(operation: str) -> Callable[..., tuple[World, Result]]:
-    """A step of the model that fails where the destination's folder is gone, as the real one."""
-    step = model_fs._STEPS[operation]
-
-    def checked(
-        world: World, actor: int, fresh: int, source: str, destination: str
-    ) -> tuple[World, Result]:
-        if os.path.dirname(destination) not in world.names:
-            return world, model_fs.failed(errno.ENOENT)
-        return step(world, actor, fresh, source, destination)
-
-    return checked
 
 
 @pytest.fixture(autouse=True)
@@ -81,8 +66,6 @@ def same_every_time() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module, name, value in replaced:
             stack.enter_context(mock.patch.object(module, name, value))
-        steps = {name: into_a_folder_that_is_there(name) for name in ("rename_new", "link")}
-        stack.enter_context(mock.patch.dict(model_fs._STEPS, steps))
         yield
 
 
