@@ -98,7 +98,7 @@ def clear_abort(queue: RolloutQueue) -> tuple[AbortRequest, str] | None:
         SpoolError: It may still stand.
     """
     date = "".join(char for char in timestamp()[:19] if char.isalnum())
-    cleared = f"{queue.paths.abort_marker}.cleared.{date}Z.{new_launch_token()}"
+    cleared = queue.paths.cleared_abort(f"{date}Z", new_launch_token())
     try:
         if move(queue.fs, queue.paths.abort_marker, cleared) is Move.GONE:
             return None

@@ -10,10 +10,11 @@ from collections import Counter
 
 import msgspec
 
+from fleetcraft.layout.rollouts import Paper, parse_paper
 from fleetcraft.rollouts.quarantine import Refused, list_refused, read_reason
 from fleetcraft.rollouts.queue import RolloutQueue
 from fleetcraft.rollouts.records import Refusal
-from fleetcraft.rollouts.transaction.records import Kind, RolledBack, parse_file
+from fleetcraft.rollouts.transaction.records import RolledBack
 
 
 class RolledBackCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +81,8 @@ def rolled_back_costs(queue: RolloutQueue) -> RolledBackCosts:
 def _read_rolled_back(queue: RolloutQueue) -> tuple[list[RolledBack], int]:
     found, unreadable = [], 0
     for file in sorted(queue.listing(queue.paths.transactions)):
-        parsed = parse_file(file)
-        if parsed is None or parsed[1] is not Kind.ROLLED_BACK:
+        parsed = parse_paper(file)
+        if parsed is None or parsed[1] is not Paper.ROLLED_BACK:
             continue
         data = queue.fs.read(f"{queue.paths.transactions}/{file}")
         try:

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import re
 from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
 
 from fleetcraft.errors import UsageError
-from fleetcraft.layout.rollouts import RolloutName
+from fleetcraft.layout.rollouts import (
+    Place,
+    ReservationName,
+    TransactionName,
+    parse_reservation,
+    transaction_of_folder,
+)
 from fleetcraft.locks import Judge, lives_here, read_holder
 from fleetcraft.locks.generation import highest
 from fleetcraft.rollouts.queue import RolloutQueue, cannot
@@ -25,40 +30,7 @@ from fleetcraft.rollouts.records import Commit
 from fleetcraft.rollouts.streams import StreamLease
 from fleetcraft.rollouts.transaction.moves import Move, discard, move
 
-Place = tuple[str, int, int]
-"""Stream, sequence, sample: an identity within one queue."""
-
-_RESERVATION = re.compile(r"([A-Za-z0-9_-]+)\.(\d{8,})\.(\d{3,})\.(\d+)(\.asked)?")
-_ASKED = ".asked"
-_VERSION = re.compile(r"v(\d+)-")
 _LOOKS = 4
-
-
-class ReservationName(msgspec.Struct, frozen=True):
-    """What the name of a reservation says.
-
-    Attributes:
-        stream: With ``sequence`` and ``sample``, the identity.
-        sequence: See ``stream``.
-        sample: See ``stream``.
-        generation: Of the lease.
-        asked: Whether it is only asked for, and may be withdrawn.
-    """
-
-    stream: str
-    sequence: int
-    sample: int
-    generation: int
-    asked: bool = False
-
-    def __str__(self) -> str:
-        name = f"{self.stream}.{self.sequence:08d}.{self.sample:03d}.{self.generation}"
-        return name + _ASKED if self.asked else name
-
-    @property
-    def place(self) -> Place:
-        """The identity within its queue."""
-        return self.stream, self.sequence, self.sample
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +93,7 @@ class Reservation:
         """The file that reserves room for one sample, or asks for it."""
         lease = self.lease
         name = ReservationName(lease.stream, self.sequence, sample, lease.generation, asked)
-        return f"{self._queue.paths.reserved}/{name}"
+        return self._queue.paths.reservation(name)
 
     def release(self, sample: int | None = None) -> None:
         """Gives the room of one sample back, or of all that are left.
@@ -261,7 +233,7 @@ def look(queue: RolloutQueue) -> Room | None:
         claimed: set[Place] = set()
         for _ in range(2):
             claimed |= _uncommitted(queue)
-            pending |= {_place(name) for name in queue.names(queue.paths.pending)}
+            pending |= {name.place for name in queue.names(queue.paths.pending)}
         claimed |= _uncommitted(queue)
         if before >= set(queue.listing(queue.paths.transactions)):
             waiting = frozenset(reserved | pending)
@@ -277,12 +249,8 @@ def reservations(queue: RolloutQueue) -> list[ReservationName]:
     Raises:
         OSError: The folder cannot be listed.
     """
-    found = (_RESERVATION.fullmatch(name) for name in queue.listing(queue.paths.reserved))
-    return [
-        ReservationName(match[1], int(match[2]), int(match[3]), int(match[4]), bool(match[5]))
-        for match in found
-        if match
-    ]
+    found = map(parse_reservation, queue.listing(queue.paths.reserved))
+    return [name for name in found if name is not None]
 
 
 def release_older(queue: RolloutQueue, lease: StreamLease) -> int:
@@ -340,7 +308,7 @@ def _release(queue: RolloutQueue, stream: str, *, below: int) -> int:
     try:
         for name in reservations(queue):
             if name.stream == stream and name.generation < below:
-                discard(queue.fs, f"{queue.paths.reserved}/{name}")
+                discard(queue.fs, queue.paths.reservation(name))
                 released += 1
     except OSError as error:
         raise cannot(f"release what stream {stream} had reserved", error) from error
@@ -349,27 +317,21 @@ def _release(queue: RolloutQueue, stream: str, *, below: int) -> int:
 
 def _uncommitted(queue: RolloutQueue) -> set[Place]:
     found: set[Place] = set()
-    for transaction, names in queue.claims():
-        # What stands behind a dot was added by whoever undoes it.
-        if names and not _is_committed(queue, transaction.partition(".")[0]):
-            found |= {_place(name) for name in names}
+    for folder, names in queue.claims():
+        if names and not _is_committed(queue, transaction_of_folder(folder)):
+            found |= {name.place for name in names}
     return found
 
 
-def _is_committed(queue: RolloutQueue, transaction: str) -> bool:
+def _is_committed(queue: RolloutQueue, transaction: TransactionName | None) -> bool:
     """Whether a transaction's records will never come back; no when that cannot be read."""
-    match = _VERSION.match(transaction)
-    if match is None:
+    if transaction is None:
         return False
     try:
-        data = queue.fs.read(queue.paths.commit(int(match[1])))
-        return msgspec.json.decode(data, type=Commit).transaction == transaction
+        data = queue.fs.read(queue.paths.commit(transaction.version))
+        return msgspec.json.decode(data, type=Commit).transaction == str(transaction)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return False
-
-
-def _place(name: RolloutName) -> Place:
-    return name.stream, name.sequence, name.sample
 
 
 def _throttled(room: Room | None, why: str) -> Throttled:

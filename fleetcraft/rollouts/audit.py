@@ -14,7 +14,13 @@ from typing import TypeVar
 import msgspec
 
 from fleetcraft.errors import DataError, TryAgainLaterError
-from fleetcraft.layout.rollouts import RolloutName, parse_rollout
+from fleetcraft.layout.rollouts import (
+    RolloutName,
+    parse_half,
+    parse_ident,
+    parse_rollout,
+    transaction_of_folder,
+)
 from fleetcraft.rollouts.accounts import (
     RefusedCosts,
     RolledBackCosts,
@@ -26,7 +32,6 @@ from fleetcraft.rollouts.ledger import IdentitySet, committed_versions, read_com
 from fleetcraft.rollouts.queue import RolloutQueue
 from fleetcraft.rollouts.records import Commit, Identity, Member, Record, Refusal, digest_of
 from fleetcraft.rollouts.transaction.judging import read_record
-from fleetcraft.rollouts.transaction.records import transaction_of_folder
 
 _LOOKS = 3
 _SHOWN = 200
@@ -177,9 +182,8 @@ class _Auditing:
         found = set()
         for stream in self._queue.listing(self._queue.paths.ident):
             for file in self._queue.listing(self._queue.paths.ident_folder(stream)):
-                sequence, _, sample = file.partition(".")
-                if sequence.isdecimal() and sample.isdecimal():
-                    found.add(self._identity(stream, int(sequence), int(sample)))
+                if place := parse_ident(file):
+                    found.add(self._identity(stream, *place))
         return found
 
     def _identity(self, stream: str, sequence: int, sample: int) -> Identity:
@@ -223,12 +227,8 @@ class _Auditing:
         ]
 
     def _half(self) -> set[Identity]:
-        found = set()
-        for file in self._queue.listing(self._queue.paths.tmp):
-            name = parse_rollout(file.partition(".json")[0] + ".json")
-            if name is not None:
-                found.add(self._of_name(name))
-        return found
+        halves = map(parse_half, self._queue.listing(self._queue.paths.tmp))
+        return {self._of_name(half.name) for half in halves if half is not None}
 
     # -- the chain
 

@@ -16,13 +16,11 @@ import msgspec
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import TryAgainLaterError
 from fleetcraft.identity import new_launch_token
+from fleetcraft.layout.rollouts import is_beat_temporary, parse_beat
 from fleetcraft.rollouts.queue import RolloutQueue
 from fleetcraft.rollouts.records import Beat, ProducerState, encode
 from fleetcraft.rollouts.streams import StreamLease
 from fleetcraft.rollouts.transaction.moves import discard
-
-_BEAT = ".json"
-_TEMPORARY = ".tmp"
 
 
 class Beater:
@@ -118,7 +116,7 @@ class Beater:
         folder = self._queue.paths.beats
         with contextlib.suppress(OSError):
             for file in self._queue.listing(folder):
-                if file.startswith(f"{self._lease.stream}.") and file.endswith(_TEMPORARY):
+                if is_beat_temporary(file, self._lease.stream):
                     discard(self._queue.fs, f"{folder}/{file}")
 
     def _keep_beating(self) -> None:
@@ -179,8 +177,8 @@ class BeatReader:
         now_s = self._clock()
         sights = {}
         for file in sorted(self._queue.listing(self._queue.paths.beats)):
-            if file.endswith(_BEAT):
-                stream = file.removesuffix(_BEAT)
+            stream = parse_beat(file)
+            if stream is not None:
                 with contextlib.suppress(FileNotFoundError):
                     sights[stream] = self._see(stream, now_s)
         return sights
@@ -204,7 +202,7 @@ class BeatReader:
 
 def _write(queue: RolloutQueue, beat: Beat) -> bool:
     # The temporary's name is used once: two writers of one file would tear it.
-    temporary = f"{queue.paths.beats}/{beat.stream}.{new_launch_token()}{_TEMPORARY}"
+    temporary = queue.paths.beat_temporary(beat.stream, new_launch_token())
     try:
         queue.fs.create(temporary, encode(beat))
         queue.fs.replace(temporary, queue.paths.beat(beat.stream))

@@ -6,15 +6,13 @@ names the one before, and none is skipped because it could not be read.
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from fleetcraft.errors import DataError, TryAgainLaterError
+from fleetcraft.layout.rollouts import parse_commit
 from fleetcraft.rollouts.queue import RolloutQueue
 from fleetcraft.rollouts.records import COMMIT_SCHEMA, Commit, Identity
 
-_COMMIT = re.compile(r"v(\d{6,})\.json")
 _CHUNK_BITS = 1024
 _decode = msgspec.json.Decoder(Commit).decode
 
@@ -225,8 +223,7 @@ def committed_versions(queue: RolloutQueue) -> list[int]:
         names = queue.fs.listdir(queue.paths.commits)
     except OSError as error:
         raise _unknown(queue, error) from error
-    found = (_COMMIT.fullmatch(name) for name in names)
-    return sorted(int(match[1]) for match in found if match)
+    return sorted(version for version in map(parse_commit, names) if version is not None)
 
 
 def read_commit(queue: RolloutQueue, version: int) -> Commit:

@@ -12,7 +12,6 @@ import errno
 import hashlib
 import math
 import os
-import re
 from collections.abc import Iterable
 from itertools import chain
 
@@ -21,7 +20,7 @@ import msgspec
 from fleetcraft.errors import DataError, UsageError
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import new_launch_token, sha256_hex
-from fleetcraft.layout.rollouts import RolloutName, parse_rollout
+from fleetcraft.layout.rollouts import RolloutName, parse_half, parse_ident
 from fleetcraft.locks import put_if_absent
 from fleetcraft.rollouts.admission import Admission, Reservation, Throttled
 from fleetcraft.rollouts.quarantine import refuse
@@ -30,7 +29,6 @@ from fleetcraft.rollouts.records import FileRef, Record, Refusal, digest_of, enc
 from fleetcraft.rollouts.streams import StreamLease
 from fleetcraft.rollouts.transaction.moves import Move, discard, move
 
-_HALF = re.compile(r"(v.+\.json)\.(\d+)\.([0-9a-f]{12})")
 # What link(2) says where hard links do not exist (some FUSE, SMB and object mounts).
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
@@ -100,7 +98,7 @@ def publish(queue: RolloutQueue, record: Record, reservation: Reservation) -> Pu
     _require_fit(queue, record, reservation)
     record = seal(record)
     data = encode(record)
-    temporary = f"{queue.paths.tmp}/{record.name}.{record.lease_generation}.{record.digest[:12]}"
+    temporary = queue.paths.half_published(record.name, record.lease_generation, record.digest)
     reservation.lease.check()
     ident = queue.paths.ident_file(record.stream, record.sequence, record.sample)
     try:
@@ -148,9 +146,8 @@ def published(queue: RolloutQueue, stream: str) -> dict[int, set[int]]:
     """
     found: dict[int, set[int]] = {}
     for name in queue.listing(queue.paths.ident_folder(stream)):
-        sequence, _, sample = name.partition(".")
-        if sequence.isdecimal() and sample.isdecimal():
-            found.setdefault(int(sequence), set()).add(int(sample))
+        if place := parse_ident(name):
+            found.setdefault(place[0], set()).add(place[1])
     return found
 
 
@@ -291,10 +288,9 @@ def _halves(queue: RolloutQueue, lease: StreamLease) -> list[_Half]:
     """What earlier holders of this stream left in ``tmp``, oldest identity first."""
     found = []
     for file in queue.listing(queue.paths.tmp):
-        match = _HALF.fullmatch(file)
-        name = parse_rollout(match[1]) if match else None
-        if match and name and name.stream == lease.stream and int(match[2]) < lease.generation:
-            found.append(_Half(f"{queue.paths.tmp}/{file}", name, int(match[2])))
+        half = parse_half(file)
+        if half and half.name.stream == lease.stream and half.generation < lease.generation:
+            found.append(_Half(f"{queue.paths.tmp}/{file}", half.name, half.generation))
     return sorted(found, key=lambda half: (half.name.sequence, half.name.sample, half.generation))
 
 

@@ -14,14 +14,13 @@ from typing import NamedTuple
 import msgspec
 
 from fleetcraft.clock import timestamp
+from fleetcraft.layout.rollouts import RefusedName, parse_refused_name
 from fleetcraft.rollouts.lag import bucket_of
 from fleetcraft.rollouts.queue import RolloutQueue
 from fleetcraft.rollouts.records import Identity, Record, Refusal, encode
 from fleetcraft.rollouts.transaction.moves import Move, move
 
 REASON_SCHEMA = "fleetcraft.rollout-refusal/1"
-_RECORD = ".json"
-_REASON = ".reason"
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,22 +69,28 @@ class Refused(NamedTuple):
     @property
     def name(self) -> str:
         """The refused record's file name."""
-        return f"{self.file.removesuffix(_RECORD)}.{self.refusal.value}.{self.token}{_RECORD}"
+        return str(self._spelled)
 
     @property
     def reason_name(self) -> str:
         """The name of the reason beside it."""
-        return self.name.removesuffix(_RECORD) + _REASON
+        return self._spelled.reason
+
+    def requeued_reason_name(self, token: str) -> str:
+        """The reason's name once the record is back in pending."""
+        return self._spelled.requeued_reason(token)
+
+    @property
+    def _spelled(self) -> RefusedName:
+        return RefusedName(self.file, self.refusal.value, self.token)
 
 
 def parse_refused(file_name: str) -> Refused | None:
     """Reads the name of a refused record; None for anything else, reasons among it."""
-    if not file_name.endswith(_RECORD):
+    name = parse_refused_name(file_name)
+    if name is None or name.refusal not in Refusal.__members__.values():
         return None
-    parts = file_name.removesuffix(_RECORD).rsplit(".", 2)
-    if len(parts) != 3 or parts[1] not in Refusal.__members__.values():
-        return None
-    return Refused(parts[0] + _RECORD, Refusal(parts[1]), parts[2])
+    return Refused(name.file, Refusal(name.refusal), name.token)
 
 
 def refuse(
@@ -123,7 +128,7 @@ def refuse(
         OSError: It was not moved, or the file system does not tell.
     """
     refused = Refused(file, refusal, token)
-    moved = move(queue.fs, source, f"{queue.paths.quarantine}/{refused.name}")
+    moved = move(queue.fs, source, queue.paths.refused(refused.name))
     if moved is Move.GONE:
         return None
     if moved is Move.TAKEN:
@@ -159,7 +164,7 @@ def _reason(
 
 
 def _write_reason(queue: RolloutQueue, refused: Refused, reason: Reason) -> None:
-    path = f"{queue.paths.quarantine}/{refused.reason_name}"
+    path = queue.paths.refused(refused.reason_name)
     with contextlib.suppress(FileExistsError):
         queue.fs.create(path, encode(reason))
 
@@ -178,7 +183,7 @@ def complete_reasons(queue: RolloutQueue) -> int:
             continue
         record = None
         with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-            data = queue.fs.read(f"{queue.paths.quarantine}/{name}")
+            data = queue.fs.read(queue.paths.refused(name))
             record = msgspec.json.decode(data, type=Record)
         why = "the name says the refusal; the sentence was lost when the record was moved"
         _write_reason(queue, refused, _reason(refused, why, "", record, None))
@@ -193,7 +198,7 @@ def read_reason(queue: RolloutQueue, refused: Refused) -> Reason | None:
         OSError: It is there and cannot be read.
     """
     try:
-        data = queue.fs.read(f"{queue.paths.quarantine}/{refused.reason_name}")
+        data = queue.fs.read(queue.paths.refused(refused.reason_name))
     except FileNotFoundError:
         return None
     try:

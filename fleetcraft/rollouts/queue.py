@@ -15,12 +15,18 @@ import msgspec
 
 from fleetcraft.errors import ConfigError, DataError, SpoolError, UsageError
 from fleetcraft.files import FileSystem
-from fleetcraft.layout.rollouts import RolloutName, RolloutPaths, parse_rollout
+from fleetcraft.layout.rollouts import (
+    RolloutName,
+    RolloutPaths,
+    parse_commit,
+    parse_refused_name,
+    parse_reservation,
+    parse_rollout,
+)
 from fleetcraft.locks import put_if_absent
 from fleetcraft.rollouts.records import SETTINGS_SCHEMA, Settings, encode
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_COMMIT = re.compile(r"v(\d{6,})\.json")
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +148,8 @@ class RolloutQueue:
             OSError: A folder cannot be listed.
         """
         # What is only asked for is no room that anybody has.
-        reserved = sum(not name.endswith(".asked") for name in self.listing(self.paths.reserved))
+        asked = map(parse_reservation, self.listing(self.paths.reserved))
+        reserved = sum(name is not None and not name.asked for name in asked)
         pending = len(self.names(self.paths.pending))
         claimed = sum(len(names) for _, names in self.claims())
         versions = self._versions()
@@ -161,11 +168,11 @@ class RolloutQueue:
         Raises:
             OSError: The folder cannot be listed.
         """
-        return [name for name in self.listing(self.paths.quarantine) if name.endswith(".json")]
+        return [name for name in self.listing(self.paths.quarantine) if parse_refused_name(name)]
 
     def _versions(self) -> list[int]:
-        found = (_COMMIT.fullmatch(name) for name in self.listing(self.paths.commits))
-        return [int(match[1]) for match in found if match]
+        found = map(parse_commit, self.listing(self.paths.commits))
+        return [version for version in found if version is not None]
 
 
 def require_stream(stream: str) -> str:

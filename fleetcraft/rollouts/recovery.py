@@ -10,19 +10,18 @@ from __future__ import annotations
 import msgspec
 
 from fleetcraft.errors import SpoolError
+from fleetcraft.layout.rollouts import (
+    Paper,
+    TransactionName,
+    parse_paper,
+    transaction_of_folder,
+)
 from fleetcraft.locks import Held, Judge, lives_here
 from fleetcraft.rollouts.admission import release_dead
 from fleetcraft.rollouts.ledger import Ledger, find_commit
 from fleetcraft.rollouts.quarantine import Refused, complete_reasons
 from fleetcraft.rollouts.queue import RolloutQueue
-from fleetcraft.rollouts.transaction.records import (
-    Kind,
-    Places,
-    Prepared,
-    TransactionName,
-    parse_file,
-    transaction_of_folder,
-)
+from fleetcraft.rollouts.transaction.records import Places, Prepared
 from fleetcraft.rollouts.transaction.settling import Settled, settle
 
 _WHY = "the trainer that ran it did not finish it"
@@ -131,7 +130,7 @@ def _open(queue: RolloutQueue) -> list[tuple[TransactionName | None, str]]:
     papers = {
         found[0]
         for file in queue.listing(queue.paths.transactions)
-        if (found := parse_file(file)) is not None and found[1] is not Kind.ROLLED_BACK
+        if (found := parse_paper(file)) is not None and found[1] is not Paper.ROLLED_BACK
     }
     bare = sorted(papers - have)
     return [*folders, *((name, Places(queue.paths, name).folder) for name in bare)]

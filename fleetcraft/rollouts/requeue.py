@@ -13,8 +13,8 @@ import msgspec
 
 from fleetcraft.errors import UsageError
 from fleetcraft.identity import new_launch_token
-from fleetcraft.layout.rollouts import parse_rollout
-from fleetcraft.rollouts.admission import ReservationName, look
+from fleetcraft.layout.rollouts import ReservationName, parse_rollout
+from fleetcraft.rollouts.admission import look
 from fleetcraft.rollouts.ledger import Ledger
 from fleetcraft.rollouts.quarantine import Refused, list_refused, parse_refused
 from fleetcraft.rollouts.queue import RolloutQueue, cannot
@@ -137,7 +137,7 @@ class _Requeuing:
 
     def _try(self, refused: Refused) -> str:
         """Puts one back; says why not, or nothing."""
-        path = f"{self._queue.paths.quarantine}/{refused.name}"
+        path = self._queue.paths.refused(refused.name)
         try:
             data = self._queue.fs.read(path)
         except FileNotFoundError:
@@ -165,7 +165,7 @@ class _Requeuing:
         if name is None:
             return "its name is none of a record"
         room = ReservationName(name.stream, name.sequence, name.sample, _NOBODY)
-        reservation = f"{self._queue.paths.reserved}/{room}"
+        reservation = self._queue.paths.reservation(room)
         with contextlib.suppress(FileExistsError):
             self._queue.fs.create(reservation, b"")
         try:
@@ -183,6 +183,6 @@ class _Requeuing:
 
     def _keep_reason(self, refused: Refused) -> None:
         # Its name no longer belongs to a record, so it counts for nothing and can be read.
-        old = f"{self._queue.paths.quarantine}/{refused.reason_name}"
+        paths, new = self._queue.paths, refused.requeued_reason_name(new_launch_token())
         with contextlib.suppress(OSError):
-            move(self._queue.fs, old, f"{old}.requeued.{new_launch_token()}.reason")
+            move(self._queue.fs, paths.refused(refused.reason_name), paths.refused(new))

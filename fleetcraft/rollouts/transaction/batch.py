@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import FleetError
+from fleetcraft.layout.rollouts import TransactionName
 from fleetcraft.locks import Held, LockLostError, put_if_absent
 from fleetcraft.rollouts.lag import is_too_old, lag_of
 from fleetcraft.rollouts.ledger import Ledger
@@ -25,7 +26,6 @@ from fleetcraft.rollouts.transaction.moves import Move, make_folder, move
 from fleetcraft.rollouts.transaction.records import (
     Places,
     Prepared,
-    TransactionName,
     TransactionState,
     new_name,
 )

@@ -1,24 +1,21 @@
-"""What a transaction writes beside its intent and its commit, and what it is called.
+"""What a transaction writes beside its intent and its commit, and where.
 
-Records and names; nothing is moved here. Invariant: a transaction's name has its version and its
-lock's generation, and is never used twice.
+Records and new names; nothing is moved here, and how names are spelled is the layout's. Invariant:
+a transaction's name has its version and its lock's generation, and is never used twice.
 """
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
-from typing import NamedTuple
 
 import msgspec
 
 from fleetcraft.identity import new_launch_token
-from fleetcraft.layout.rollouts import RolloutPaths
+from fleetcraft.layout.rollouts import RolloutPaths, TransactionName, commit_source
 from fleetcraft.rollouts.records import Member
 
 PREPARED_SCHEMA = "fleetcraft.rollout-prepared/1"
 ROLLED_BACK_SCHEMA = "fleetcraft.rollout-rolled-back/1"
-_NAME = re.compile(r"v(\d{6,})-(\d+)-([A-Za-z0-9]+)")
 
 
 class TransactionState(StrEnum):
@@ -87,17 +84,6 @@ class RolledBack(msgspec.Struct, frozen=True, kw_only=True):
     at: str = ""
 
 
-class TransactionName(NamedTuple):
-    """What a transaction's name says."""
-
-    version: int
-    generation: int
-    nonce: str
-
-    def __str__(self) -> str:
-        return f"v{self.version:06d}-{self.generation}-{self.nonce}"
-
-
 def new_name(version: int, generation: int) -> TransactionName:
     """A name that nothing had before."""
     return TransactionName(version, generation, new_launch_token())
@@ -106,12 +92,6 @@ def new_name(version: int, generation: int) -> TransactionName:
 def new_token() -> str:
     """Tells one pass over dead transactions from any other."""
     return new_launch_token()
-
-
-def parse_transaction(text: str) -> TransactionName | None:
-    """Reads the name of a transaction; None for anything else."""
-    found = _NAME.fullmatch(text)
-    return TransactionName(int(found[1]), int(found[2]), found[3]) if found else None
 
 
 class Places:
@@ -128,52 +108,8 @@ class Places:
     def __init__(self, paths: RolloutPaths, name: TransactionName) -> None:
         self.folder = paths.claim_folder(str(name))
         self.intent = paths.intent(str(name))
-        self.prepared = paths.intent(f"{name}.prepared")
-        self.rolled_back = paths.intent(f"{name}.rolled-back")
+        self.prepared = paths.prepared(str(name))
+        self.rolled_back = paths.rolled_back(str(name))
         self.commit = paths.commit(name.version)
+        self.commit_source = commit_source(self.folder)
         self.consumed = paths.consumed_folder(name.version)
-
-    @property
-    def commit_source(self) -> str:
-        """The commit before it is one."""
-        return commit_source(self.folder)
-
-
-def commit_source(folder: str) -> str:
-    """Where a claim folder, fenced or not, holds the commit that was about to be published."""
-    return f"{folder}/commit.json"
-
-
-def fenced_folder(paths: RolloutPaths, name: TransactionName, generation: int, token: str) -> str:
-    """What a claim folder is renamed to before it is decided what becomes of it."""
-    return paths.claim_folder(f"{name}.{generation}-{token}")
-
-
-def fenced_by(folder: str) -> int | None:
-    """The generation under which a claim folder was fenced; None for one that was not."""
-    fence = folder.rpartition("/")[2].partition(".")[2].partition("-")[0]
-    return int(fence) if fence.isdecimal() else None
-
-
-def transaction_of_folder(entry: str) -> TransactionName | None:
-    """The transaction to which a folder among the claims belongs, fenced or not."""
-    return parse_transaction(entry.partition(".")[0])
-
-
-class Kind(StrEnum):
-    """What a file among the transactions is."""
-
-    INTENT = ""
-    PREPARED = "prepared"
-    ROLLED_BACK = "rolled-back"
-
-
-def parse_file(file_name: str) -> tuple[TransactionName, Kind] | None:
-    """Reads the name of a file among the transactions; None for anything else."""
-    if not file_name.endswith(".json"):
-        return None
-    text, _, kind = file_name.removesuffix(".json").partition(".")
-    name = parse_transaction(text)
-    if name is None or kind not in Kind.__members__.values():
-        return None
-    return name, Kind(kind)

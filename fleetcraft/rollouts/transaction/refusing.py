@@ -6,7 +6,8 @@ Not here: errors of the lock and of the ledger, which pass through as they are.
 from __future__ import annotations
 
 from fleetcraft.errors import FleetError, TryAgainLaterError
-from fleetcraft.rollouts.transaction.records import TransactionName, TransactionState
+from fleetcraft.layout.rollouts import TransactionName
+from fleetcraft.rollouts.transaction.records import TransactionState
 
 
 class TransactionError(FleetError):

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from fleetcraft.clock import timestamp
-from fleetcraft.layout.rollouts import parse_rollout
+from fleetcraft.layout.rollouts import TransactionName, commit_source, fenced_by, parse_rollout
 from fleetcraft.locks import Held, put_if_absent
 from fleetcraft.rollouts.ledger import Ledger, find_commit
 from fleetcraft.rollouts.quarantine import Refused, refuse
@@ -30,10 +30,6 @@ from fleetcraft.rollouts.transaction.records import (
     Places,
     Prepared,
     RolledBack,
-    TransactionName,
-    commit_source,
-    fenced_by,
-    fenced_folder,
     new_token,
 )
 
@@ -113,7 +109,7 @@ def settle(
 def _fence(queue: RolloutQueue, held: Held, name: TransactionName, folder: str) -> str:
     if fenced_by(folder) == held.generation:
         return folder  # by an earlier pass under this lock: nobody else knows that name
-    fenced = fenced_folder(queue.paths, name, held.generation, new_token())
+    fenced = queue.paths.fenced_folder(str(name), held.generation, new_token())
     move(queue.fs, folder, fenced)
     return fenced
 
