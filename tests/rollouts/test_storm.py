@@ -16,7 +16,7 @@ from tests.rollouts.filling import fill, new_queue, sound
 def test_a_fleet_that_is_killed_at_random_commits_each_record_at_most_once(
     tmp_path: Path,
 ) -> None:
-    report = storm(f"{tmp_path}/queue", 360, 0.5, seed=3, producers=3)
+    report = storm(f"{tmp_path}/queue", 360, 20, seed=3, producers=3)
 
     found = audit(report["queue"])
     assert found.ok, found.problems
