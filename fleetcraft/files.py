@@ -18,6 +18,8 @@ from fleetcraft.errors import UnsafeSpoolError
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
+# No record, log or table comes near it; a sparse file that someone made would take all memory.
+_MOST_BYTES = 1 << 30
 # EINVAL is what NFS and some FUSE mounts answer to any flag; ENOSYS is an old kernel.
 _NO_FLAG_SUPPORT = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -63,7 +65,8 @@ class FileSystem:
         """The whole content, and the facts of exactly the file that was read.
 
         Raises:
-            OSError: Not there, a symbolic link (ELOOP), or not a regular file (EINVAL).
+            OSError: Not there, a symbolic link (ELOOP), not a regular file (EINVAL), or larger
+                than anything that is read whole (EFBIG).
         """
         # O_NONBLOCK so that a FIFO put there by someone cannot hold the caller for ever.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -71,6 +74,8 @@ class FileSystem:
             facts = os.fstat(fd)
             if not stat.S_ISREG(facts.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", path)
+            if facts.st_size > _MOST_BYTES:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
             data = os.read(fd, facts.st_size + 1)
             if len(data) > facts.st_size or len(data) < facts.st_size:
                 data = _read_rest(fd, data)

@@ -11,12 +11,12 @@ import re
 from enum import StrEnum
 from typing import NamedTuple
 
-_ROLLOUT = re.compile(r"v(\d{6,})\.([A-Za-z0-9_-]+)\.(\d{8,})\.(\d{3,})\.json")
-_HALF = re.compile(r"(v.+\.json)\.(\d+)\.([0-9a-f]{12})")
-_RESERVATION = re.compile(r"([A-Za-z0-9_-]+)\.(\d{8,})\.(\d{3,})\.(\d+)(\.asked)?")
-_IDENT = re.compile(r"(\d{8,})\.(\d{3,})")
-_TRANSACTION = re.compile(r"v(\d{6,})-(\d+)-([A-Za-z0-9]+)")
-_COMMIT = re.compile(r"v(\d{6,})\.json")
+_ROLLOUT = re.compile(r"v([0-9]{6,})\.([A-Za-z0-9_-]+)\.([0-9]{8,})\.([0-9]{3,})\.json")
+_HALF = re.compile(r"(v.+\.json)\.([0-9]+)\.([0-9a-f]{12})")
+_RESERVATION = re.compile(r"([A-Za-z0-9_-]+)\.([0-9]{8,})\.([0-9]{3,})\.([0-9]+)(\.asked)?")
+_IDENT = re.compile(r"([0-9]{8,})\.([0-9]{3,})")
+_TRANSACTION = re.compile(r"v([0-9]{6,})-([0-9]+)-([A-Za-z0-9]+)")
+_COMMIT = re.compile(r"v([0-9]{6,})\.json")
 _JSON = ".json"
 _ASKED = ".asked"
 _REASON = ".reason"
@@ -144,7 +144,11 @@ class RolloutName(NamedTuple):
 def parse_rollout(file_name: str) -> RolloutName | None:
     """Reads the name of a rollout record; None for anything else."""
     found = _ROLLOUT.fullmatch(file_name)
-    return RolloutName(int(found[1]), found[2], int(found[3]), int(found[4])) if found else None
+    if found is None:
+        return None
+    name = RolloutName(int(found[1]), found[2], int(found[3]), int(found[4]))
+    # Another spelling of the same numbers would be counted and never found.
+    return name if str(name) == file_name else None
 
 
 class HalfName(NamedTuple):

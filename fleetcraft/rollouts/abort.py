@@ -16,7 +16,7 @@ from fleetcraft.clock import timestamp
 from fleetcraft.identity import new_launch_token, this_host
 from fleetcraft.locks import put_if_absent
 from fleetcraft.rollouts.queue import RolloutQueue, cannot
-from fleetcraft.rollouts.records import encode
+from fleetcraft.rollouts.records import NO_RECORD, encode
 from fleetcraft.rollouts.transaction.moves import Move, move
 
 ABORT_SCHEMA = "fleetcraft.rollout-abort/1"
@@ -112,7 +112,7 @@ def clear_abort(queue: RolloutQueue) -> tuple[AbortRequest, str] | None:
 def _read(data: bytes) -> AbortRequest:
     try:
         return msgspec.json.decode(data, type=AbortRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NO_RECORD:
         return AbortRequest(
             reason="the marker cannot be understood, and stands", requester="", nonce="", at=""
         )

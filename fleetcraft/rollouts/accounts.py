@@ -13,7 +13,7 @@ import msgspec
 from fleetcraft.layout.rollouts import Paper, parse_paper
 from fleetcraft.rollouts.quarantine import Refused, list_refused, read_reason
 from fleetcraft.rollouts.queue import RolloutQueue
-from fleetcraft.rollouts.records import Refusal
+from fleetcraft.rollouts.records import NO_RECORD, Refusal
 from fleetcraft.rollouts.transaction.records import RolledBack
 
 
@@ -87,7 +87,7 @@ def _read_rolled_back(queue: RolloutQueue) -> tuple[list[RolledBack], int]:
         data = queue.fs.read(f"{queue.paths.transactions}/{file}")
         try:
             found.append(msgspec.json.decode(data, type=RolledBack))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except NO_RECORD:
             unreadable += 1
     return found, unreadable
 

@@ -26,7 +26,7 @@ from fleetcraft.layout.rollouts import (
 from fleetcraft.locks import Judge, lives_here, read_holder
 from fleetcraft.locks.generation import highest
 from fleetcraft.rollouts.queue import RolloutQueue, cannot
-from fleetcraft.rollouts.records import Commit
+from fleetcraft.rollouts.records import NO_RECORD, Commit
 from fleetcraft.rollouts.streams import StreamLease
 from fleetcraft.rollouts.transaction.moves import Move, discard, move
 
@@ -291,6 +291,16 @@ def release_dead(queue: RolloutQueue, *, judge: Judge = lives_here) -> dict[str,
     return {stream: count for stream, count in released.items() if count}
 
 
+def lease_is_over(queue: RolloutQueue, stream: str, judge: Judge) -> bool:
+    """Whether a stream's holder left or is positively gone, or nobody ever held it.
+
+    Raises:
+        OSError: The lease cannot be read.
+    """
+    newest = highest(queue.listing(queue.paths.stream(stream)))
+    return _over(queue, stream, judge) > newest
+
+
 def _over(queue: RolloutQueue, stream: str, judge: Judge) -> int:
     """The first generation of a stream's lease that may not be over."""
     folder = queue.paths.stream(stream)
@@ -330,7 +340,7 @@ def _is_committed(queue: RolloutQueue, transaction: TransactionName | None) -> b
     try:
         data = queue.fs.read(queue.paths.commit(transaction.version))
         return msgspec.json.decode(data, type=Commit).transaction == str(transaction)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, *NO_RECORD):
         return False
 
 

@@ -27,14 +27,15 @@ from fleetcraft.rollouts.accounts import (
     refused_costs,
     rolled_back_costs,
 )
-from fleetcraft.rollouts.lag import Bucket, bucket_of, lag_of, tabulate
+from fleetcraft.rollouts.lag import Bucket, bucket_of, tabulate
 from fleetcraft.rollouts.ledger import IdentitySet, committed_versions, read_commit
 from fleetcraft.rollouts.queue import RolloutQueue
-from fleetcraft.rollouts.records import Commit, Identity, Member, Record, Refusal, digest_of
-from fleetcraft.rollouts.transaction.judging import read_record
+from fleetcraft.rollouts.records import Commit, Identity, Member, Record, Refusal
+from fleetcraft.rollouts.sentences import Sentences
+from fleetcraft.rollouts.transaction.judging import load_record
+from fleetcraft.rollouts.verifying import fault_of, files_of
 
 _LOOKS = 3
-_SHOWN = 200
 _COPIES = frozenset(
     {Refusal.DUPLICATE_IDENTITY, Refusal.DUPLICATE_IN_BATCH, Refusal.DUPLICATE_OF_CONSUMED}
 )
@@ -60,6 +61,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         half_published: Bound to their identity, and not pending yet.
         missing: Published identities of which no record is anywhere; None when that is not known.
         verified: Consumed records that were read, with digest, identity and lag as they must be.
+        files_verified: Files beside records, every byte of which was read; 0 unless that was asked.
         rolled_back: Transactions that committed nothing.
         gpu_s: GPU-seconds of commits: generation and update.
         rolled_back_gpu_s: GPU-seconds of the trainer in transactions that committed nothing.
@@ -84,6 +86,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     half_published: int = 0
     missing: int | None = 0
     verified: int = 0
+    files_verified: int = 0
     rolled_back: int = 0
     gpu_s: float = 0.0
     rolled_back_gpu_s: float = 0.0
@@ -96,7 +99,11 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def audit(
-    queue: RolloutQueue, *, records: bool = True, progress: Progress = lambda done, total: None
+    queue: RolloutQueue,
+    *,
+    records: bool = True,
+    files: bool = False,
+    progress: Progress = lambda done, total: None,
 ) -> Audit:
     """Audits a queue.
 
@@ -104,9 +111,11 @@ def audit(
         queue: The queue.
         records: Whether every consumed record is read and its digest computed. Without it names
             are compared, ``verified`` is 0, and the buckets have no committed ones.
+        files: Whether every byte of the files beside consumed and pending records is read, and its
+            SHA-256 compared; one that is not there any more is a problem then. Needs ``records``.
         progress: Told how many of how many versions were read.
     """
-    return _Auditing(queue, records=records, progress=progress).run()
+    return _Auditing(queue, records=records, files=files, progress=progress).run()
 
 
 class _Auditing:
@@ -116,12 +125,17 @@ class _Auditing:
     moves on meanwhile is met later.
     """
 
-    def __init__(self, queue: RolloutQueue, *, records: bool, progress: Progress) -> None:
+    def __init__(
+        self, queue: RolloutQueue, *, records: bool, files: bool, progress: Progress
+    ) -> None:
         self._queue = queue
         self._records = records
+        self._files = files and records
+        self._files_verified = 0
+        self._looked_at = IdentitySet(queue.settings.run)
         self._progress = progress
-        self._problems = _Said()
-        self._unknown = _Said()
+        self._problems = Sentences()
+        self._unknown = Sentences()
         self._consumed = IdentitySet(queue.settings.run)
         self._read = 0
         self._twice = 0
@@ -158,6 +172,7 @@ class _Auditing:
             half_published=len(half),
             missing=missing,
             verified=self._verified,
+            files_verified=self._files_verified,
             rolled_back=undone.transactions,
             gpu_s=self._gpu_s,
             rolled_back_gpu_s=undone.gpu_s,
@@ -200,12 +215,22 @@ class _Auditing:
     def _true_identity(self, folder: str, name: RolloutName) -> Identity:
         if self._records:
             try:
-                record = read_record(str(name), self._queue.fs.read(f"{folder}/{name}")).record
+                record = load_record(self._queue, f"{folder}/{name}").record
             except FileNotFoundError:  # it has moved on, and is met again
                 record = None
             if record is not None:
+                if fault := self._look_at_files(record):
+                    self._problems.say(f"{name}, which waits: {fault}")
                 return record.identity
         return self._of_name(name)
+
+    def _look_at_files(self, record: Record) -> str:
+        if not self._files or not record.files or record.identity in self._looked_at:
+            return ""
+        self._looked_at.add(record.identity)
+        fault = self._safely(lambda: files_of(self._queue, record), None)
+        self._files_verified += 0 if fault is None or fault else len(record.files)
+        return fault or ""
 
     def _claimed(self) -> dict[str, list[Identity]]:
         found: dict[str, list[Identity]] = {}
@@ -301,9 +326,11 @@ class _Auditing:
         if not self._records:
             return
         try:
-            data = self._queue.fs.read(f"{folder}/{member.name}")
-            record = read_record(member.name, data).record
-            fault = "it cannot be read" if record is None else self._fault(commit, member, record)
+            read = load_record(self._queue, f"{folder}/{member.name}")
+            record = read.record
+            fault = read.why if record is None else fault_of(self._queue, commit, member, record)
+            if record is not None and not fault:
+                fault = self._look_at_files(record)
         except OSError as error:
             self._unknown.say(f"{error.filename or member.name}: {error.strerror or error}")
             return
@@ -312,27 +339,6 @@ class _Auditing:
             return
         self._verified += 1
         self._buckets[bucket_of(record.prompt_tokens)] += 1
-
-    def _fault(self, commit: Commit, member: Member, record: Record) -> str:
-        actual = digest_of(record)
-        if not member.digest == record.digest == actual:
-            return f"digest {actual[:12]!r}, the commit says {member.digest[:12]!r}"
-        if record.identity != member.identity:
-            return f"identity {record.identity}, the commit says {member.identity}"
-        lag, allowed = lag_of(record.version, commit.parent), self._queue.settings.max_lag
-        if not 0 <= lag <= allowed:
-            return f"{lag} versions behind, at most {allowed} are allowed"
-        return self._bound_otherwise(record)
-
-    def _bound_otherwise(self, record: Record) -> str:
-        path = self._queue.paths.ident_file(record.stream, record.sequence, record.sample)
-        try:
-            bound = read_record("", self._queue.fs.read(path)).record
-        except FileNotFoundError:
-            return "its identity was never bound"
-        if bound is None or bound.digest != record.digest:
-            return "its identity is bound to another record"
-        return ""
 
     # -- sums
 
@@ -378,23 +384,3 @@ class _Auditing:
         for identity in sorted(lost):
             self._problems.say(f"{identity} was published, and its record is nowhere")
         return len(lost)
-
-
-class _Said:
-    """Sentences, of which so many are kept and all are counted."""
-
-    def __init__(self) -> None:
-        self._kept: list[str] = []
-        self._count = 0
-
-    def __bool__(self) -> bool:
-        return self._count > 0
-
-    def say(self, sentence: str) -> None:
-        self._count += 1
-        if len(self._kept) < _SHOWN:
-            self._kept.append(sentence)
-
-    def sentences(self) -> tuple[str, ...]:
-        more = self._count - len(self._kept)
-        return (*self._kept, f"and {more} more like these") if more else tuple(self._kept)

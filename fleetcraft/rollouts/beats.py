@@ -18,7 +18,7 @@ from fleetcraft.errors import TryAgainLaterError
 from fleetcraft.identity import new_launch_token
 from fleetcraft.layout.rollouts import is_beat_temporary, parse_beat
 from fleetcraft.rollouts.queue import RolloutQueue
-from fleetcraft.rollouts.records import Beat, ProducerState, encode
+from fleetcraft.rollouts.records import NO_RECORD, Beat, ProducerState, encode
 from fleetcraft.rollouts.streams import StreamLease
 from fleetcraft.rollouts.transaction.moves import discard
 
@@ -216,5 +216,5 @@ def _write(queue: RolloutQueue, beat: Beat) -> bool:
 def _read(data: bytes) -> Beat | None:
     try:
         return msgspec.json.decode(data, type=Beat)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NO_RECORD:
         return None

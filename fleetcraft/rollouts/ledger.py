@@ -11,7 +11,7 @@ import msgspec
 from fleetcraft.errors import DataError, TryAgainLaterError
 from fleetcraft.layout.rollouts import parse_commit
 from fleetcraft.rollouts.queue import RolloutQueue
-from fleetcraft.rollouts.records import COMMIT_SCHEMA, Commit, Identity
+from fleetcraft.rollouts.records import COMMIT_SCHEMA, NO_RECORD, Commit, Identity
 
 _CHUNK_BITS = 1024
 _decode = msgspec.json.Decoder(Commit).decode
@@ -256,7 +256,7 @@ def find_commit(queue: RolloutQueue, version: int) -> Commit | None:
         raise _unknown(queue, error) from error
     try:
         commit = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NO_RECORD as error:
         raise _broken(queue, f"v{version} cannot be read: {error}") from error
     if commit.schema != COMMIT_SCHEMA:
         raise _broken(queue, f"v{version} has schema {commit.schema!r}, expected {COMMIT_SCHEMA!r}")

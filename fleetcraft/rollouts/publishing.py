@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import math
 import os
 from collections.abc import Iterable
@@ -25,7 +24,15 @@ from fleetcraft.locks import put_if_absent
 from fleetcraft.rollouts.admission import Admission, Reservation, Throttled
 from fleetcraft.rollouts.quarantine import refuse
 from fleetcraft.rollouts.queue import RolloutQueue, cannot
-from fleetcraft.rollouts.records import FileRef, Record, Refusal, digest_of, encode, seal
+from fleetcraft.rollouts.records import (
+    MOST_BYTES,
+    NO_RECORD,
+    Record,
+    Refusal,
+    digest_of,
+    encode,
+    seal,
+)
 from fleetcraft.rollouts.streams import StreamLease
 from fleetcraft.rollouts.transaction.moves import Move, discard, move
 
@@ -91,13 +98,13 @@ def publish(queue: RolloutQueue, record: Record, reservation: Reservation) -> Pu
 
     Raises:
         UsageError: It does not belong to this queue, this lease or this reservation.
-        DataError: It lacks a value that the queue requires.
+        DataError: It lacks a value that the queue requires, or is too long.
         LockLostError: The stream has another holder.
         SpoolError: It is not known to be published (exit code 5).
     """
     _require_fit(queue, record, reservation)
     record = seal(record)
-    data = encode(record)
+    data = _require_length(record, encode(record))
     temporary = queue.paths.half_published(record.name, record.lease_generation, record.digest)
     reservation.lease.check()
     ident = queue.paths.ident_file(record.stream, record.sequence, record.sample)
@@ -149,18 +156,6 @@ def published(queue: RolloutQueue, stream: str) -> dict[int, set[int]]:
         if place := parse_ident(name):
             found.setdefault(place[0], set()).add(place[1])
     return found
-
-
-def describe_file(path: str) -> FileRef:
-    """A file that goes with a record: its size and SHA-256, for `Record.files`.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        size = os.fstat(file.fileno()).st_size
-    return FileRef(path=os.path.abspath(path), size_bytes=size, sha256=digest.hexdigest())
 
 
 # ------------------------------------------------------------------------------ one record
@@ -267,6 +262,17 @@ def _require_fit(queue: RolloutQueue, record: Record, reservation: Reservation) 
         )
 
 
+def _require_length(record: Record, data: bytes) -> bytes:
+    if len(data) > MOST_BYTES:
+        raise DataError(
+            f"cannot publish record {record.identity}: it has {len(data)} bytes, at most "
+            f"{MOST_BYTES} are allowed; nothing was published",
+            hint="put what is long into a file beside the record (Record.files)",
+            size_bytes=len(data),
+        )
+    return data
+
+
 def _not_finite(record: Record) -> str:
     """Which number of a record is none; empty when all are finite."""
     series = chain(record.values.items(), ((key, [one]) for key, one in record.scalars.items()))
@@ -318,7 +324,7 @@ def _finish(queue: RolloutQueue, half: _Half, admission: Admission) -> str:
 def _whole(queue: RolloutQueue, data: bytes, half: _Half) -> Record | None:
     try:
         record = msgspec.json.decode(data, type=Record)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NO_RECORD:
         return None
     mine = record.run == queue.settings.run and record.name == half.name
     return record if mine and record.digest == digest_of(record) else None

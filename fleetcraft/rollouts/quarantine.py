@@ -17,7 +17,7 @@ from fleetcraft.clock import timestamp
 from fleetcraft.layout.rollouts import RefusedName, parse_refused_name
 from fleetcraft.rollouts.lag import bucket_of
 from fleetcraft.rollouts.queue import RolloutQueue
-from fleetcraft.rollouts.records import Identity, Record, Refusal, encode
+from fleetcraft.rollouts.records import NO_RECORD, Identity, Record, Refusal, encode
 from fleetcraft.rollouts.transaction.moves import Move, move
 
 REASON_SCHEMA = "fleetcraft.rollout-refusal/1"
@@ -182,7 +182,7 @@ def complete_reasons(queue: RolloutQueue) -> int:
         if refused is None or refused.reason_name in names:
             continue
         record = None
-        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+        with contextlib.suppress(OSError, *NO_RECORD):
             data = queue.fs.read(queue.paths.refused(name))
             record = msgspec.json.decode(data, type=Record)
         why = "the name says the refusal; the sentence was lost when the record was moved"
@@ -203,7 +203,7 @@ def read_reason(queue: RolloutQueue, refused: Refused) -> Reason | None:
         return None
     try:
         return msgspec.json.decode(data, type=Reason)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NO_RECORD:
         return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterator
 
 import msgspec
@@ -24,9 +25,20 @@ from fleetcraft.layout.rollouts import (
     parse_rollout,
 )
 from fleetcraft.locks import put_if_absent
-from fleetcraft.rollouts.records import SETTINGS_SCHEMA, Settings, encode
+from fleetcraft.rollouts.records import NO_RECORD, SETTINGS_SCHEMA, Settings, encode
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class UnsafeQueueError(SpoolError):
+    """A folder of a queue that someone else owns or can write: it could steer what is trained."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"refusing {path}: {reason}; nothing was done",
+            hint="records steer training: use a queue that only you own and can write (chmod go-w)",
+            path=path,
+        )
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +84,7 @@ class RolloutQueue:
         Raises:
             ConfigError: The settings contradict one another, or the queue there has others.
             DataError: What is there cannot be read.
-            SpoolError: The folder cannot be written.
+            SpoolError: The folder cannot be written, or is not this user's alone.
         """
         check_settings(settings)
         fs = fs or FileSystem()
@@ -97,10 +109,13 @@ class RolloutQueue:
         Raises:
             UsageError: There is none.
             DataError: Its settings cannot be read, or a later fleetcraft wrote them.
+            UnsafeQueueError: Somebody else owns a folder of it or can write there.
         """
         fs = fs or FileSystem()
         paths = RolloutPaths(folder)
-        return cls(paths, _read_settings(fs, paths), fs)
+        settings = _read_settings(fs, paths)
+        _refuse_strangers(fs, paths)
+        return cls(paths, settings, fs)
 
     # -- looking
 
@@ -196,6 +211,17 @@ def check_settings(settings: Settings) -> None:
     Raises:
         ConfigError: Two of them contradict one another; the message names both.
     """
+    said = faults_of(settings)
+    if said:
+        raise ConfigError(
+            f"these settings make no trajectory queue: {'; '.join(said)}; nothing was made",
+            hint="batch is a multiple of group, and batch <= low_water <= high_water",
+            wrong=said,
+        )
+
+
+def faults_of(settings: Settings) -> list[str]:
+    """What contradicts what in the settings of a queue, each as a few words."""
     low, high, batch = settings.low_water, settings.high_water, settings.batch
     wrong = (
         (not _NAME.fullmatch(settings.run), f"run {settings.run!r} is no name"),
@@ -216,13 +242,7 @@ def check_settings(settings: Settings) -> None:
         ),
         (settings.lock_interval_s <= 0, f"lock_interval_s is {settings.lock_interval_s}"),
     )
-    said = [text for is_wrong, text in wrong if is_wrong]
-    if said:
-        raise ConfigError(
-            f"these settings make no trajectory queue: {'; '.join(said)}; nothing was made",
-            hint="batch is a multiple of group, and batch <= low_water <= high_water",
-            wrong=said,
-        )
+    return [text for is_wrong, text in wrong if is_wrong]
 
 
 def _read_settings(fs: FileSystem, paths: RolloutPaths) -> Settings:
@@ -238,11 +258,43 @@ def _read_settings(fs: FileSystem, paths: RolloutPaths) -> Settings:
         raise _unreadable(paths, error.strerror or str(error)) from error
     try:
         settings = msgspec.json.decode(data, type=Settings)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NO_RECORD as error:
         raise _unreadable(paths, str(error)) from error
     if settings.schema != SETTINGS_SCHEMA:
         raise _unreadable(paths, f"found schema {settings.schema!r}, expected {SETTINGS_SCHEMA!r}")
+    if wrong := faults_of(settings):
+        raise _unreadable(paths, "; ".join(wrong))
     return settings
+
+
+def strangers(facts: os.stat_result) -> str:
+    """Who else could have written a file; empty when nobody could."""
+    if facts.st_uid != os.geteuid():
+        return f"it belongs to user {facts.st_uid}, and this is user {os.geteuid()}"
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others can write it (mode {stat.filemode(facts.st_mode)})"
+    return ""
+
+
+def _refuse_strangers(fs: FileSystem, paths: RolloutPaths) -> None:
+    for path in (*paths.folders(), paths.settings):
+        try:
+            facts = fs.lstat(path)
+        except FileNotFoundError:
+            continue  # nobody put anything there; who needs it says so
+        except OSError as error:
+            raise cannot(f"look at {path}", error) from error
+        if path != paths.settings and not stat.S_ISDIR(facts.st_mode):
+            raise UnsafeQueueError(path, "it is no folder")
+        if why := strangers(facts):
+            raise UnsafeQueueError(path, why)
+    parent = os.path.dirname(paths.folder)
+    try:
+        mode = fs.lstat(parent).st_mode
+    except OSError as error:
+        raise cannot(f"look at {parent}", error) from error
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise UnsafeQueueError(parent, "everybody can put another queue in its place")
 
 
 def _unreadable(paths: RolloutPaths, why: str) -> DataError:

@@ -253,6 +253,11 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     at: str = ""
 
 
+NO_RECORD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises of bytes that are none of these records; the last for deeply nested ones."""
+MOST_BYTES = 64 << 20
+"""A record is at most so long. Source: own choice; a batch of 64 then still fits in memory."""
+
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 

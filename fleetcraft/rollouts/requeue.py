@@ -139,10 +139,9 @@ class _Requeuing:
         """Puts one back; says why not, or nothing."""
         path = self._queue.paths.refused(refused.name)
         try:
-            data = self._queue.fs.read(path)
+            verdict = self._judge.judge_at(path, file=refused.file)
         except FileNotFoundError:
             return "it went away meanwhile"
-        verdict = self._judge.judge(refused.file, data)
         if verdict.refusal is not None or verdict.record is None:
             return verdict.why
         if why := self._is_not_the_published(verdict.record):

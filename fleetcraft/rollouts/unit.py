@@ -78,7 +78,7 @@ class Unit:
             scalars: Single numbers by name, such as ``reward``.
             prompt: The prompt, or what names it.
             prompt_tokens: Its length.
-            files: What lies beside the record; see `publishing.describe_file`.
+            files: What lies beside the record; see `attachments.describe_file`.
             gpu_s: GPU-seconds that it cost.
             facts: Anything else, as text.
             group: Its group; `group` by default.

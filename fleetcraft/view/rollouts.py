@@ -111,7 +111,7 @@ def _head(status: QueueStatus, paint: Paint) -> str:
     ]
     if status.half_published:
         rows.append(("half published", f"{plural(status.half_published, 'file')} in tmp"))
-    title = f"run {settings.run}, version {counts.version}: {one_line(status.folder, _WIDTH)}"
+    title = one_line(f"run {settings.run}, version {counts.version}: {status.folder}", _WIDTH)
     return "\n".join([title, *_abort(status.abort, paint), table(rows)])
 
 

@@ -35,6 +35,7 @@ def audit_shape(found: Audit, *, path: str) -> dict[str, Any]:
         "half_published": found.half_published,
         "missing": found.missing,
         "verified": found.verified,
+        "files_verified": found.files_verified,
         "gpu_s": {
             "committed": found.gpu_s,
             "rolled_back": found.rolled_back_gpu_s,
@@ -87,6 +88,11 @@ def _rows(found: Audit) -> list[list[str]]:
     rows = [
         ["committed", str(found.committed), f"in {plural(found.version, 'version')}"],
         ["verified", str(found.verified), "of these: digest, identity, lag"],
+        *(
+            [["files", str(found.files_verified), "beside records: SHA-256"]]
+            if found.files_verified
+            else []
+        ),
         ["pending", str(found.pending), ""],
         ["claimed", str(found.claimed), "by transactions without a commit"],
         ["quarantined", str(sum(found.quarantined.values())), reasons],
@@ -122,7 +128,10 @@ def _unmeasured(count: int) -> str:
 
 
 def _buckets(found: Audit) -> list[list[str]]:
-    return [[each.bucket, str(each.committed), str(each.discarded)] for each in found.buckets]
+    return [
+        [one_line(each.bucket, 64), str(each.committed), str(each.discarded)]
+        for each in found.buckets
+    ]
 
 
 def _listed(word: str, sentences: tuple[str, ...], limit: int) -> list[str]:

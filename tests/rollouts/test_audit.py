@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 
+from fleetcraft.rollouts.attachments import describe_file
 from fleetcraft.rollouts.audit import audit
 from fleetcraft.rollouts.ledger import Ledger
 from fleetcraft.rollouts.queue import RolloutQueue
@@ -144,10 +145,10 @@ def test_a_record_that_is_half_published_is_not_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["commits/v000002.json", "consumed/v000001/v", "quarantine/"])
 def test_what_cannot_be_read_is_never_proved(tmp_path: Path, place: str) -> None:
     class Failing(QuickFS):
-        def read(self, path: str) -> bytes:
+        def read_with_facts(self, path: str) -> tuple[bytes, os.stat_result]:
             if f"/queue/{place}" in path:
                 raise OSError(errno.EIO, "Input/output error", path)
-            return super().read(path)
+            return super().read_with_facts(path)
 
     queue = trained(tmp_path)
     found = audit(reopened(queue, Failing()))
@@ -170,3 +171,54 @@ def test_it_tells_how_far_it_is(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     audit(trained(tmp_path), progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 2), (2, 2)]
+
+
+def with_file(folder: Path) -> tuple[RolloutQueue, Path, Path]:
+    """A queue with one version, and files beside a consumed record and one that waits."""
+    queue, files = new_queue(folder), []
+    for sequence in range(5):
+        path = folder / f"video-{sequence}.mp4"
+        path.write_bytes(b"frames")
+        files.append(path)
+        put(queue, record(sequence, files=(describe_file(str(path)),)))
+    finish(taken(queue))
+    return queue, files[0], files[4]
+
+
+def test_files_are_read_to_the_last_byte_only_where_that_is_asked(tmp_path: Path) -> None:
+    queue, _, _ = with_file(tmp_path)
+    assert audit(queue).files_verified == 0
+    found = audit(queue, files=True)
+    assert (found.ok, found.files_verified) == (True, 5)
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_file_with_another_content_of_the_same_size_is_found(tmp_path: Path, which: int) -> None:
+    made = with_file(tmp_path)
+    path = made[which]
+    assert isinstance(path, Path)
+    path.write_bytes(b"FRAMES")
+    assert audit(made[0]).ok
+    found = audit(made[0], files=True)
+    assert found.ok is False
+    assert len(found.problems) == 1
+    assert "SHA-256" in found.problems[0]
+
+
+def test_a_file_that_is_gone_is_a_problem_where_files_are_asked_for(tmp_path: Path) -> None:
+    queue, consumed_file, _ = with_file(tmp_path)
+    consumed_file.unlink()
+    assert audit(queue).ok
+    found = audit(queue, files=True)
+    assert found.ok is False
+    assert found.problems[0].endswith(f"its file {consumed_file} is not there")
+
+
+def test_a_link_to_a_file_is_described_as_the_file_itself(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.mp4", tmp_path / "link.mp4"
+    real.write_bytes(b"frames" * 100)
+    link.symlink_to(real)
+    queue = new_queue(tmp_path)
+    put(queue, record(0, files=(describe_file(str(link)),)))
+    fill(queue, 3, first=1)
+    assert not taken(queue).refused

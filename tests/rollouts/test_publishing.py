@@ -17,11 +17,11 @@ from fleetcraft.files import FileSystem
 from fleetcraft.layout.rollouts import RolloutName, parse_rollout
 from fleetcraft.locks import LockLostError
 from fleetcraft.rollouts.admission import Admission, release_older
+from fleetcraft.rollouts.attachments import describe_file
 from fleetcraft.rollouts.publishing import (
     Completed,
     Duplicate,
     Published,
-    describe_file,
     finish_half_published,
     publish,
     published,

@@ -7,6 +7,7 @@ name that has the version, made after the ledger up to its parent was read.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import time
 from collections.abc import Callable, Mapping
@@ -185,11 +186,9 @@ class Transaction:
         judge = Judge(self._queue, self._ledger)
         verdicts: list[Verdict] = []
         for member in self._members:
-            try:
-                data = self._queue.fs.read(f"{self._places.folder}/{member.name}")
-            except FileNotFoundError:
-                continue
-            verdicts.append(judge.judge(member.name, data, expected_digest=member.digest))
+            path = f"{self._places.folder}/{member.name}"
+            with contextlib.suppress(FileNotFoundError):
+                verdicts.append(judge.judge_at(path, expected_digest=member.digest))
         verdicts = judge_shapes(verdicts)
         self.records = tuple(v.record for v in verdicts if v.record is not None)
         self._reach(TransactionState.AUDITED)

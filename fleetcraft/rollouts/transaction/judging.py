@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 from typing import NamedTuple
 
 import msgspec
 
+from fleetcraft.rollouts.attachments import check_file
 from fleetcraft.rollouts.lag import lag_of
 from fleetcraft.rollouts.ledger import Ledger
-from fleetcraft.rollouts.queue import RolloutQueue
+from fleetcraft.rollouts.queue import RolloutQueue, strangers
 from fleetcraft.rollouts.records import (
+    MOST_BYTES,
+    NO_RECORD,
     RECORD_SCHEMA,
-    FileRef,
     Identity,
     Record,
     Refusal,
@@ -52,7 +55,7 @@ def read_record(file: str, data: bytes) -> Verdict:
     """
     try:
         head = _decode_head(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NO_RECORD as error:
         return Verdict(file, None, Refusal.UNREADABLE, f"it is no record: {error}")
     if head.schema != RECORD_SCHEMA:
         why = f"schema {head.schema!r}, expected {RECORD_SCHEMA!r}"
@@ -60,16 +63,56 @@ def read_record(file: str, data: bytes) -> Verdict:
         return Verdict(file, None, Refusal.FUTURE_SCHEMA if same_kind else Refusal.UNREADABLE, why)
     try:
         return Verdict(file, _decode(data))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NO_RECORD as error:
         # JSON has no word for a number that is not finite; writers put null, which is no number.
         refusal = Refusal.NOT_FINITE if _has_null(data) else Refusal.UNREADABLE
         return Verdict(file, None, refusal, f"it is no whole record: {error}")
 
 
+def load_record(queue: RolloutQueue, path: str, *, file: str = "") -> Verdict:
+    """Reads the record at a path.
+
+    What is no file of this user alone is no record, whatever is in it: a link, a folder, a pipe,
+    one that another user owns or can write, one that is too long.
+
+    Args:
+        queue: The queue.
+        path: Where it lies.
+        file: What it is called, where that is not the path's last part.
+
+    Raises:
+        FileNotFoundError: It is not there (any more).
+        OSError: It cannot be read, which says nothing about it.
+    """
+    file = file or os.path.basename(path)
+    try:
+        data, facts = queue.fs.read_with_facts(path)
+        why = strangers(facts) or _too_long(facts)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        # Only what is seen to be no file is judged; whatever else failed is a fault of the mount.
+        why = _what_instead(queue.fs.lstat(path))
+        if not why:
+            raise
+    return Verdict(file, None, Refusal.UNREADABLE, why) if why else read_record(file, data)
+
+
+def _what_instead(facts: os.stat_result) -> str:
+    if not stat.S_ISREG(facts.st_mode):
+        return f"it is no file (mode {stat.filemode(facts.st_mode)})"
+    return _too_long(facts)
+
+
+def _too_long(facts: os.stat_result) -> str:
+    found = f"it has {facts.st_size} bytes, at most {MOST_BYTES} are allowed"
+    return found if facts.st_size > MOST_BYTES else ""
+
+
 def _has_null(data: bytes) -> bool:
     try:
         whole = msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except NO_RECORD:
         return False
     if not isinstance(whole, dict):
         return False
@@ -109,8 +152,21 @@ class Judge:
         Raises:
             OSError: A file of it cannot be looked at, which says nothing about the record.
         """
-        verdict = read_record(file, data)
-        record = verdict.record
+        return self.judge_read(read_record(file, data), expected_digest=expected_digest)
+
+    def judge_at(self, path: str, *, file: str = "", expected_digest: str = "") -> Verdict:
+        """Judges the record at a path; see `load_record` and `judge`.
+
+        Raises:
+            FileNotFoundError: It is not there (any more).
+            OSError: It, or a file of it, cannot be looked at.
+        """
+        verdict = load_record(self._queue, path, file=file)
+        return self.judge_read(verdict, expected_digest=expected_digest)
+
+    def judge_read(self, verdict: Verdict, *, expected_digest: str = "") -> Verdict:
+        """Judges a record that was read; see `judge`."""
+        record, file = verdict.record, verdict.file
         if record is None:
             return verdict
         found = self._broken(record, expected_digest)
@@ -161,20 +217,9 @@ class Judge:
 
     def _files(self, record: Record) -> tuple[Refusal, str] | None:
         for file in record.files:
-            path = os.path.join(self._queue.paths.folder, file.path)
-            found = self._file(path, file)
+            found = check_file(self._queue.fs, self._queue.paths.folder, file)
             if found is not None:
                 return found
-        return None
-
-    def _file(self, path: str, file: FileRef) -> tuple[Refusal, str] | None:
-        try:
-            size = self._queue.fs.lstat(path).st_size
-        except FileNotFoundError:
-            return Refusal.FILE_MISSING, f"its file {file.path} is not there"
-        if size != file.size_bytes:
-            why = f"its file {file.path} has {size} bytes, expected {file.size_bytes}"
-            return Refusal.FILE_CHANGED, why
         return None
 
 

@@ -15,7 +15,7 @@ from fleetcraft.rollouts.ledger import Ledger
 from fleetcraft.rollouts.quarantine import Refused, refuse
 from fleetcraft.rollouts.queue import RolloutQueue
 from fleetcraft.rollouts.records import Identity, Member, Refusal
-from fleetcraft.rollouts.transaction.judging import Verdict, read_record
+from fleetcraft.rollouts.transaction.judging import Verdict, load_record
 from fleetcraft.rollouts.transaction.settling import put_where_committed
 
 
@@ -26,6 +26,7 @@ class NotEnough(msgspec.Struct, frozen=True, kw_only=True):
         why: A sentence.
         valid: Records that wait in whole groups.
         incomplete: Records that wait for others of their group.
+        pieces: Those, oldest first.
         refused: What went to quarantine on the way; a new try may succeed at once if there is any.
         transaction: The one that was undone; empty where none was opened.
     """
@@ -33,6 +34,7 @@ class NotEnough(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     valid: int = 0
     incomplete: int = 0
+    pieces: tuple[Member, ...] = ()
     refused: tuple[Refused, ...] = ()
     transaction: str = ""
 
@@ -96,22 +98,25 @@ class _Selecting:
         whole = whole_groups(members, group)
         if len(whole) >= batch:
             return Selection(members=tuple(whole[:batch]), refused=tuple(self._refused))
-        incomplete = len(members) - len(whole)
+        taken = {member.name for member in whole}
+        pieces = tuple(member for member in members if member.name not in taken)
+        incomplete = len(pieces)
         waiting = f", and {incomplete} wait for others of their group" if incomplete else ""
         return NotEnough(
             why=f"{len(whole)} records wait in whole groups{waiting}; a batch has {batch}",
             valid=len(whole),
             incomplete=incomplete,
+            pieces=pieces,
             refused=tuple(self._refused),
         )
 
     def _look(self, name: RolloutName) -> Member | None:
         path = f"{self._queue.paths.pending}/{name}"
         try:
-            data = self._queue.fs.read(path)
+            found = load_record(self._queue, path)
         except FileNotFoundError:
             return None
-        verdict = self._sift(name, read_record(str(name), data))
+        verdict = self._sift(name, found)
         if verdict is None:
             return None
         record = verdict.record

@@ -17,7 +17,7 @@ from fleetcraft.locks import Held, put_if_absent
 from fleetcraft.rollouts.ledger import Ledger, find_commit
 from fleetcraft.rollouts.quarantine import Refused, refuse
 from fleetcraft.rollouts.queue import RolloutQueue
-from fleetcraft.rollouts.records import Intent, Record, Refusal, encode
+from fleetcraft.rollouts.records import NO_RECORD, Intent, Record, Refusal, encode
 from fleetcraft.rollouts.transaction.judging import Judge, Verdict
 from fleetcraft.rollouts.transaction.moves import (
     Move,
@@ -245,10 +245,9 @@ class _Undo:
         verdict = self._verdicts.get(file)
         if verdict is None:
             try:
-                data = self._queue.fs.read(path)
+                verdict = self._judge.judge_at(path)
             except FileNotFoundError:
                 return
-            verdict = self._judge.judge(file, data)
         if verdict.refusal is None:
             self._put_back(path, verdict)
         elif verdict.refusal is not Refusal.DUPLICATE_OF_CONSUMED or not self._put_away(
@@ -333,7 +332,7 @@ def _read(queue: RolloutQueue, path: str, kind: type[_Paper]) -> _Paper | None:
         return None
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NO_RECORD:
         return None
 
 

@@ -68,9 +68,9 @@ class Failing(QuickFS):
         if not self.performed:
             super().link(source, destination)
 
-    def read(self, path: str) -> bytes:
+    def read_with_facts(self, path: str) -> tuple[bytes, os.stat_result]:
         self._fail("read", path)
-        return super().read(path)
+        return super().read_with_facts(path)
 
     def rename_new(self, source: str, destination: str) -> None:
         self._fail("rename", destination)
