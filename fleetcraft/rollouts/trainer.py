@@ -16,6 +16,7 @@ from fleetcraft.errors import FleetError
 from fleetcraft.identity import NO_JOB, JobRun
 from fleetcraft.locks import GenerationLock, Held, Judge, lives_here
 from fleetcraft.rollouts.ledger import Ledger
+from fleetcraft.rollouts.orphans import put_aside
 from fleetcraft.rollouts.queue import RolloutQueue, cannot
 from fleetcraft.rollouts.records import Commit, Record
 from fleetcraft.rollouts.recovery import Recovered, recover
@@ -270,11 +271,23 @@ class RolloutTrainer:
                 clock=self._clock,
                 **({} if self._watch is None else {"watch": self._watch}),
             )
+            if isinstance(found, NotEnough):
+                found = self._make_room(found)
         except OSError as error:
             raise cannot(f"take a batch from {self.queue.paths.folder}", error) from error
         again = isinstance(found, Transaction) or found.transaction or found.refused
         self._seen = None if again else waits
         return Batch(found) if isinstance(found, Transaction) else found
+
+    def _make_room(self, found: NotEnough) -> NotEnough:
+        aside = put_aside(
+            self.queue,
+            self.held,
+            found.pieces,
+            judge=self._judge,
+            at_version=self.ledger.version,
+        )
+        return msgspec.structs.replace(found, refused=(*found.refused, *aside))
 
     def _is_aborted(self) -> bool:
         try:
