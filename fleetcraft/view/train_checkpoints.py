@@ -31,11 +31,13 @@ def checkpoints_shape(
         verdicts: By step, for those that were verified.
         retired: What ``--retire`` did.
     """
-    exact = [manifest.step for manifest in sight.committed if manifest.kind is Kind.EXACT]
+    # What cannot be looked at could be newer, so then nothing is known to be the newest.
+    known = () if sight.unknown else sight.committed
+    exact = [manifest.step for manifest in known if manifest.kind is Kind.EXACT]
     return {
         "schema": CHECKPOINTS_SCHEMA,
         "folder": folder,
-        "newest": sight.committed[-1].step if sight.committed else None,
+        "newest": known[-1].step if known else None,
         "newest_exact": exact[-1] if exact else None,
         "checkpoints": [_manifest(m, verdicts.get(m.step)) for m in sight.committed],
         "faults": [_fault(fault) for fault in sight.faults],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 
 from fleetcraft.cli.train import COMMANDS
 from fleetcraft.cli.train.checkpoints import checkpoints_command
+from fleetcraft.files import FileSystem
+from fleetcraft.layout.checkpoints import MANIFEST
 from fleetcraft.locks import GenerationLock
 from fleetcraft.training.checkpoint.records import Part
 from fleetcraft.training.checkpoint.store import CheckpointStore
+from fleetcraft.view.train_checkpoints import checkpoints_shape
 from tests.cli.conftest import Fleet
 from tests.training.checkpoint.stores import save
 
@@ -142,3 +146,19 @@ def test_escapes_in_a_marker_do_not_reach_the_terminal(
     called = bare_fleet.bare("train", "checkpoints", store.paths.folder)
     assert called.code == 1
     assert "\x1b" not in called.out
+
+
+def test_with_one_that_cannot_be_looked_at_none_is_the_newest(store: CheckpointStore) -> None:
+    marker = f"{store.paths.step(30)}/{MANIFEST}"
+
+    class NoPermission(FileSystem):
+        def lstat(self, path: str) -> os.stat_result:
+            if path == marker:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return super().lstat(path)
+
+    sight = CheckpointStore(store.paths.folder, fs=NoPermission()).look()
+    shape = checkpoints_shape(store.paths.folder, sight, {}, None)
+    assert (shape["newest"], shape["newest_exact"]) == (None, None)
+    assert [one["step"] for one in shape["checkpoints"]] == [10, 20]
+    assert shape["unknown"][0]["why"] == "Permission denied"

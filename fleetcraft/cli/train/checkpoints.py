@@ -127,7 +127,8 @@ def _retire(store: CheckpointStore, keep: int, dry_run: bool) -> Retired:
         return store.retire(keep=keep, dry_run=dry_run)
     except OSError as error:
         raise DataError(
-            f"retention of {store.paths.folder} was cut short: {error.strerror or error}",
+            f"retention of {store.paths.folder} was cut short: {error.strerror or error}"
+            f" ({error.filename or 'no path is known'})",
             hint="call it again: it completes what was begun",
             path=store.paths.folder,
         ) from error
