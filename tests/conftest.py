@@ -9,6 +9,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No test measures absolute time, so neither does hypothesis: other work may run beside it.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 CLASSIC_NAMES = {
     "PROJECT",

@@ -93,7 +93,7 @@ def test_it_runs_in_the_project_directory_and_not_without_it(tmp_path: Path) -> 
 
 
 @given(raw_text(without=b"\0/\n", max_size=30).filter(lambda name: name not in ("", ".", "..")))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_project_directory_may_have_any_name(tmp_path: Path, name: str) -> None:
     folder = tmp_path / f"d{name}"
     folder.mkdir(exist_ok=True)
@@ -101,7 +101,7 @@ def test_a_project_directory_may_have_any_name(tmp_path: Path, name: str) -> Non
 
 
 @given(raw_text(max_size=30))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_quoted_argument_reaches_the_program_as_it_was_given(tmp_path: Path, text: str) -> None:
     command = f"printf %s {shlex.quote(text)}"
     if is_accepted(TaskSpec(name="t", command=command)):

@@ -194,7 +194,9 @@ def test_the_archives_come_through_row_by_row(tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
 )
 @given(lines=st.lists(st.lists(st.text(max_size=8), max_size=12).map(",".join), max_size=6))
 def test_no_text_of_a_source_but_its_numbers_reaches_the_copy(

@@ -150,7 +150,7 @@ def test_no_folder_holds_no_calls(tmp_path: Path) -> None:
     assert (found.calls, found.files, found.refused) == ([], 0, [])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.binary(max_size=200)
     | st.recursive(

@@ -195,7 +195,9 @@ def test_both_spools_are_read_on_one_time_axis(tmp_path: Path) -> None:
 
 @given(noise=st.lists(st.binary(max_size=60), max_size=8))
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_no_bytes_in_a_journal_are_a_failure(tree: SpoolTree, noise: list[bytes]) -> None:
     launch = Launch(tree, T)

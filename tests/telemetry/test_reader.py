@@ -598,7 +598,10 @@ LINES = st.one_of(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     lines=st.lists(LINES, max_size=30),
     tail=st.binary(max_size=30),
@@ -625,7 +628,10 @@ def test_whatever_a_file_holds_every_line_is_accounted_for_once(
         np.testing.assert_array_equal(values, got.values[column])
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     rows=st.lists(
         st.tuples(st.integers(0, 1000), st.integers(0, 3), st.integers(0, 100)), max_size=40

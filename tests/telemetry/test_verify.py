@@ -284,7 +284,9 @@ def other(value: Any) -> Any:
 
 @given(data=st.data())
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_no_single_value_can_be_changed(frozen: Scene, data: st.DataObject) -> None:
     value = copy.deepcopy(frozen.value)
@@ -307,7 +309,9 @@ anything = st.one_of(
 
 @given(data=st.data(), new=anything, seal=st.booleans())
 @settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=120,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_whatever_stands_in_a_window_ends_in_a_verdict_or_one_error(
     frozen: Scene, data: st.DataObject, new: object, seal: bool
@@ -332,7 +336,9 @@ def test_whatever_stands_in_a_window_ends_in_a_verdict_or_one_error(
     by=st.floats(0.01, 1e6),
 )
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_no_observation_can_be_changed_even_with_a_fitting_digest(
     frozen: Scene, series: int, row: int, column: str, by: float

@@ -93,7 +93,9 @@ _WHOLE = (
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(cuts=st.lists(st.integers(0, len(_WHOLE)), max_size=12))
 def test_however_a_log_grows_it_says_the_same(tmp_path: Path, cuts: list[int]) -> None:
@@ -116,7 +118,9 @@ def test_however_a_log_grows_it_says_the_same(tmp_path: Path, cuts: list[int]) -
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     data=st.lists(
