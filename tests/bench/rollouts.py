@@ -312,7 +312,7 @@ def main() -> int:
         report = storm(f"{folder}/queue", given.records, given.kills, given.seed)
         found = audit(report["queue"])
         for label, value in rows(report, found):
-            print(f"{label:<36}{value}")
+            print(f"{label:<44}{value}")
         room: Filled = report["room"]
         within = room.looks > 0 and max(room.both, room.with_claimed) <= SETTINGS.high_water
         return 0 if found.ok and within and not report["false_alarms"] else 1
