@@ -70,7 +70,8 @@ def launch(
         environment: Variables that the command gets beside this process's own. They are written
             into the order, so secrets belong into this process's environment, not here.
         nodes: Nodes of the step; ``plan.nodes`` if None.
-        node_list: Which nodes, where Slurm is not to choose.
+        node_list: Which nodes; if empty, Slurm chooses, or in a step of several ranks they are
+            those of that step.
         steps: Asks Slurm for this user's steps; needed to look at a step whose srun is gone.
         kill_wait_s: How long a keeper waits for what it has killed.
         environ: This process's environment.
@@ -78,7 +79,9 @@ def launch(
 
     Raises:
         AttemptExistsError: The attempt's folder is there: this epoch was launched, or closed.
-        ConfigError: Several nodes without a Slurm job, or no command.
+        ConfigError: Several nodes without a Slurm job, more than the step of this process has
+            ranks for, or no command.
+        SchedulerError: The nodes of this process's step could not be named.
         SlurmMissingError: srun is not here.
         OSError: It could not be begun. Nothing runs: no keeper was started.
     """
@@ -95,6 +98,7 @@ def launch(
     if not epoch.command:
         raise ConfigError(f"run {epoch.run!r} has no command; nothing was started")
     as_step = in_job and (count > 1 or nodes is not None)
+    node_list = node_list or steps_of.nodes_of_step(epoch.run, count, environ)
     name = steps_of.step_name(epoch.run, epoch.nonce) if as_step else ""
     order = _order(
         paths, plan, epoch, environment, nodes=count, step_name=name, kill_wait_s=kill_wait_s

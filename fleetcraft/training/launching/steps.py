@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fleetcraft.errors import UsageError
+from fleetcraft.errors import ConfigError, UsageError
 from fleetcraft.identity import this_job_run
 from fleetcraft.slurm.steps import one_per_node
 from fleetcraft.training.records import StepRecord
@@ -32,6 +32,50 @@ def in_numbered_step(environ: Mapping[str, str]) -> bool:
     """Whether this process is part of a step that an srun has started."""
     step = environ.get("SLURM_STEP_ID", "")
     return step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
+
+
+def is_one_of_several(environ: Mapping[str, str]) -> bool:
+    """Whether this process is one of several ranks of a step that all run the same command.
+
+    A task of a fleet is none: what it runs is its own, also where its worker is such a rank.
+
+    Source: srun(1), "OUTPUT ENVIRONMENT VARIABLES": SLURM_STEP_NUM_TASKS.
+    """
+    ranks = environ.get("SLURM_STEP_NUM_TASKS", "")
+    several = ranks.isdecimal() and int(ranks) > 1
+    return several and in_numbered_step(environ) and "FLEET_OWNER" not in environ
+
+
+def nodes_of_step(run: str, count: int, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The nodes that a run gets where it is started in a step of several ranks: of that step's.
+
+    The job's other nodes are somebody else's, such as those of workers beside it.
+
+    Args:
+        run: Its name.
+        count: How many nodes it wants.
+        environ: This process's environment.
+
+    Returns:
+        So many names; none where Slurm may choose, or where one node is wanted.
+
+    Raises:
+        ConfigError: The step has fewer.
+        SchedulerError: Its nodes could not be named.
+    """
+    if count < 2 or not is_one_of_several(environ):
+        return ()
+    from fleetcraft.slurm import commands
+
+    names = tuple(commands.hostnames(environ.get("SLURM_STEP_NODELIST", "")))
+    if len(names) < count:
+        raise ConfigError(
+            f"run {run!r} wants {count} nodes, and the step that this is called in has "
+            f"{len(names)} ({' '.join(names)}); nothing was launched",
+            hint=f"start that step on {count} nodes, or declare nodes: {len(names)}",
+            nodes=count,
+        )
+    return names[:count]
 
 
 def srun(

@@ -8,6 +8,7 @@ import pytest
 
 from fleetcraft.errors import ConfigError, SchedulerError, SlurmTimeoutError, UsageError
 from fleetcraft.layout.runs import AttemptPaths
+from fleetcraft.slurm import commands
 from fleetcraft.slurm.queue import Step
 from fleetcraft.training.launching import gpu_memory
 from fleetcraft.training.launching.gpu_memory import read_used_bytes, wait_until_free
@@ -16,6 +17,8 @@ from fleetcraft.training.launching.order import ORDER_SCHEMA, Order
 from fleetcraft.training.launching.steps import (
     find_step,
     in_numbered_step,
+    is_one_of_several,
+    nodes_of_step,
     require_cancellable,
     srun,
     this_step,
@@ -82,6 +85,42 @@ def test_the_batch_and_interactive_steps_are_no_numbered_steps() -> None:
     assert in_numbered_step({"SLURM_STEP_ID": "3"})
     assert not in_numbered_step({"SLURM_STEP_ID": "4294967290"})
     assert not in_numbered_step({})
+
+
+RANK = {
+    "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NODELIST": "n1",
+}  # fmt: skip
+
+
+def test_a_rank_of_several_gets_the_nodes_of_its_own_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "hostnames", lambda nodes: nodes.split())
+    environ = {**RANK, "SLURM_STEP_NODELIST": "n1 n2 n4"}
+    assert is_one_of_several(environ)
+    assert nodes_of_step("r1", 2, environ) == ("n1", "n2")
+    assert nodes_of_step("r1", 3, environ) == ("n1", "n2", "n4")
+    with pytest.raises(ConfigError, match="wants 4 nodes, and the step .* has 3") as refused:
+        nodes_of_step("r1", 4, environ)
+    assert "nothing was launched" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"SLURM_STEP_NUM_TASKS": "1"},
+        {"SLURM_STEP_NUM_TASKS": ""},
+        {"SLURM_STEP_ID": "4294967290"},  # the batch script, whose own step has one rank anyway
+        {"FLEET_OWNER": "12.0.0.abc-1"},  # a task, whose worker is a rank of several
+    ],
+)
+def test_elsewhere_slurm_chooses_the_nodes(other: dict[str, str]) -> None:
+    environ = {**RANK, **other}
+    assert not is_one_of_several(environ)
+    assert nodes_of_step("r1", 4, environ) == ()
+
+
+def test_one_node_is_this_one_also_in_a_step_of_several() -> None:
+    assert nodes_of_step("r1", 1, RANK) == ()
 
 
 def test_a_step_is_found_by_its_name_and_an_id_of_another_name_is_not_it() -> None:
