@@ -25,6 +25,8 @@ except ImportError:
 _TOKEN_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _PART = re.compile(r"[A-Za-z0-9_-]+")
 OWNER_MAX_BYTES = 48
+OWNER_VARIABLE = "FLEET_OWNER"
+"""By it every process of a task knows who holds the task's claim."""
 
 
 class ProcessId(msgspec.Struct, frozen=True):

@@ -63,7 +63,8 @@ def supervise_command(session: Session, /, words: tuple[str, ...], **given: Any)
     FILE is a run file (YAML); without one, the words after -- are the command. A run that an
     earlier supervisor has left alive is adopted. A crash or a standstill is diagnosed, the run is
     stopped whole, and launched again with at most one thing changed, within its budgets. TERM
-    stops the run in bounded time, and the next supervise goes on.
+    stops the run in bounded time, and the next supervise goes on. In a step of several ranks
+    (launch --beside) one of them supervises, on nodes of that step, and the others wait for it.
     """
     from fleetcraft.training.supervision.entry import LOCK_INTERVAL_S, Settings
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fleetcraft.errors import ConfigError, UsageError
-from fleetcraft.identity import this_job_run
+from fleetcraft.identity import OWNER_VARIABLE, this_job_run
 from fleetcraft.slurm.steps import one_per_node
 from fleetcraft.training.records import StepRecord
 
@@ -43,7 +43,7 @@ def is_one_of_several(environ: Mapping[str, str]) -> bool:
     """
     ranks = environ.get("SLURM_STEP_NUM_TASKS", "")
     several = ranks.isdecimal() and int(ranks) > 1
-    return several and in_numbered_step(environ) and "FLEET_OWNER" not in environ
+    return several and in_numbered_step(environ) and OWNER_VARIABLE not in environ
 
 
 def nodes_of_step(run: str, count: int, environ: Mapping[str, str]) -> tuple[str, ...]:

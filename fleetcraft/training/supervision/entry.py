@@ -18,18 +18,20 @@ from fleetcraft.files import FileSystem
 from fleetcraft.identity import process_id, this_host, this_job_run
 from fleetcraft.layout import Scratch
 from fleetcraft.layout.runs import RunPaths
-from fleetcraft.locks import GenerationLock, Held, Judge
+from fleetcraft.locks import GenerationLock, Held, Holder, Judge, LockHeldError
 from fleetcraft.training.checkpoint.claims import declare_end
 from fleetcraft.training.launching.graces import check_graces
+from fleetcraft.training.launching.steps import nodes_of_step
 from fleetcraft.training.plan.ladder import Ladder
 from fleetcraft.training.plan.records import RunPlan
-from fleetcraft.training.records import ProcessRecord, Rung
+from fleetcraft.training.records import ProcessRecord, Rung, State
 from fleetcraft.training.supervision.deciding import Decision, next_launch
 from fleetcraft.training.supervision.history import History
-from fleetcraft.training.supervision.journal import Event, Journal
+from fleetcraft.training.supervision.journal import Event, Journal, event_of
 from fleetcraft.training.supervision.judging import HolderJudge
 from fleetcraft.training.supervision.leaving import Ended
 from fleetcraft.training.supervision.orders import Orders
+from fleetcraft.training.supervision.other_ranks import supervising_rank, wait_until_left
 from fleetcraft.training.supervision.rooms import Rooms
 from fleetcraft.training.supervision.status_file import StatusFile
 from fleetcraft.training.supervision.supervisor import Supervisor
@@ -71,6 +73,8 @@ def supervise(
 ) -> Ended:
     """Supervises a run until it is done, given up, or this process is told to end.
 
+    In a step of several ranks one of them does so, and the others wait until it has left.
+
     Args:
         settings: How.
         tell: Is handed every event.
@@ -102,15 +106,53 @@ def supervise(
         fs=fs,
     )
     orders = orders or Orders()
-    with orders.listening(), lock.acquire(by_age=settings.take_over) as held:
-        if plan.end is not None:
-            declare_end(paths, plan.end, fs=fs)
-        rooms = Rooms(plan, paths, nodes=settings.nodes, fs=fs, wait=orders.wait)
-        teller = _teller(plan, paths, held, tell, fs)
-        if settings.anew:
-            after = max(rooms.epochs.numbers(), default=0)
-            teller.event(Event.ANEW, durable=True, after=after, why="an operator says so")
-        return Supervisor(held, rooms, teller, orders, detach=settings.detach).run()
+    with orders.listening():
+        try:
+            held = lock.acquire(by_age=settings.take_over)
+        except LockHeldError as refused:
+            rank = supervising_rank(lock, refused, os.environ)
+            if rank is None:
+                raise
+            return _wait_for(rank, lock, plan.run, orders, tell)
+        with held:
+            return _supervise(settings, held, orders, tell, fs)
+
+
+def _supervise(
+    settings: Settings,
+    held: Held,
+    orders: Orders,
+    tell: Callable[[Mapping[str, Any]], None],
+    fs: FileSystem,
+) -> Ended:
+    plan = settings.plan
+    paths = RunPaths(Scratch(settings.root).run_folder(plan.run))
+    if plan.end is not None:
+        declare_end(paths, plan.end, fs=fs)
+    rooms = Rooms(plan, paths, nodes=settings.nodes, fs=fs, wait=orders.wait)
+    teller = _teller(plan, paths, held, tell, fs)
+    if settings.anew:
+        after = max(rooms.epochs.numbers(), default=0)
+        teller.event(Event.ANEW, durable=True, after=after, why="an operator says so")
+    return Supervisor(held, rooms, teller, orders, detach=settings.detach).run()
+
+
+def _wait_for(
+    rank: Holder,
+    lock: GenerationLock,
+    run: str,
+    orders: Orders,
+    tell: Callable[[Mapping[str, Any]], None],
+) -> Ended:
+    """The part of a rank beside the one that supervises: waits, and leaves with 0."""
+
+    def say(why: str) -> None:
+        tell(event_of(Event.ELSEWHERE, run, rank.generation, None, why=why))
+
+    say(f"{rank} supervises the run for all ranks of this step; this one waits")
+    why = wait_until_left(lock, rank, sleep=orders.pause)
+    say(f"{why}, and so does this rank")
+    return Ended(state=State.IDLE, exit_code=0, why=why)
 
 
 def plan_launch(settings: Settings, *, fs: FileSystem | None = None) -> DryRun:
@@ -211,7 +253,9 @@ def _check(settings: Settings) -> None:
     """Refuses what could never be launched, before anything is written.
 
     Raises:
-        ConfigError: The plan contradicts itself, or wants several nodes outside a Slurm job.
+        ConfigError: The plan contradicts itself, or wants several nodes outside a Slurm job, or
+            more than this process's step of several ranks has.
+        SchedulerError: The nodes of that step could not be named.
     """
     plan = settings.plan
     check_graces(plan)
@@ -223,6 +267,7 @@ def _check(settings: Settings) -> None:
             hint="call it inside an allocation, as a task of a fleet or after salloc",
             nodes=nodes,
         )
+    nodes_of_step(plan.run, nodes, os.environ)
 
 
 def _teller(

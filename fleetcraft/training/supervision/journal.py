@@ -33,7 +33,8 @@ class Event(StrEnum):
     an attempt ended. RUNG: what the next one tries. BUDGET: what the budgets say. VERIFIED: the
     report before and after. ABORT: the marker was seen. UNKNOWN: something could not be read.
     CLOCK: the wall clock was changed. ANEW: an operator has changed something, so earlier restarts
-    do not count. TOLD_TO_END: a signal came. ENDED: the supervisor leaves.
+    do not count. TOLD_TO_END: a signal came. ELSEWHERE: another rank of this step supervises the
+    run. ENDED: the supervisor leaves.
     """
 
     STATE = "state"
@@ -57,7 +58,23 @@ class Event(StrEnum):
     CLOCK = "clock"
     ANEW = "anew"
     TOLD_TO_END = "told_to_end"
+    ELSEWHERE = "elsewhere"
     ENDED = "ended"
+
+
+def event_of(
+    event: Event, run: str, generation: int, epoch: int | None, **facts: Any
+) -> dict[str, Any]:
+    """One event as it is written and told; records among its facts become JSON objects."""
+    return {
+        "schema": EVENT_SCHEMA,
+        "at": timestamp(),
+        "run": run,
+        "generation": generation,
+        "epoch": epoch,
+        "event": str(event),
+        **{key: msgspec.to_builtins(fact) for key, fact in facts.items()},
+    }
 
 
 class Journal:
@@ -99,15 +116,7 @@ class Journal:
             durable: Forced to disk before this returns.
             facts: More of it; records are written as JSON objects.
         """
-        value: dict[str, Any] = {
-            "schema": EVENT_SCHEMA,
-            "at": timestamp(),
-            "run": self._run,
-            "generation": self.generation,
-            "epoch": self.epoch,
-            "event": str(event),
-            **{key: msgspec.to_builtins(fact) for key, fact in facts.items()},
-        }
+        value = event_of(event, self._run, self.generation, self.epoch, **facts)
         if self._tell is not None:
             self._tell(value)
         if len(self._waiting) >= _MOST_KEPT:
@@ -142,15 +151,7 @@ class Journal:
 
     def _say_given_up(self, fd: int) -> None:
         text = f"{self._given_up} events could not be written and were given up"
-        value = {
-            "schema": EVENT_SCHEMA,
-            "at": timestamp(),
-            "run": self._run,
-            "generation": self.generation,
-            "epoch": self.epoch,
-            "event": str(Event.UNKNOWN),
-            "why": text,
-        }
+        value = event_of(Event.UNKNOWN, self._run, self.generation, self.epoch, why=text)
         self._fs.append(fd, _encode(value) + b"\n")
         self._given_up = 0
 
