@@ -154,3 +154,21 @@ def test_options_that_do_not_fit_are_usage_errors(
     fleet: Fleet, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     assert fleet("train", "supervise", *words, run_file(tmp_path, "pass")).code == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "found"), [("print('step 1')", "NONE"), ("raise KeyError('lr')", "CODE_ERROR")]
+)
+def test_a_run_is_diagnosed_by_name_also_once_its_logs_were_moved(
+    fleet: Fleet, tmp_path: Path, script: str, found: str
+) -> None:
+    path = run_file(tmp_path, script)
+
+    fleet("train", "supervise", path)
+    first = fleet.ok("train", "diagnose", "--run", "distill", "--json").json
+    fleet("train", "supervise", path)  # launches nothing, and keeps the books
+    later = fleet.ok("train", "diagnose", "--run", "distill", "--json").json
+
+    assert not list((fleet.root / "runs" / "distill" / "attempt-000001" / "logs").iterdir())
+    assert (first["class"], later["class"]) == (found, found)
+    assert first["evidence"][0]["text"] == later["evidence"][0]["text"]

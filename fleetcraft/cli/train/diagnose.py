@@ -131,13 +131,12 @@ def _read(
     """The episodes, the last step, and what was left out."""
     from fleetcraft.training.diagnosing.classify import read_logs
 
-    epoch = recorded.epoch if recorded else None
     notes = list(recorded.trouble) if recorded else []
     if recorded is not None and not logs:
         notes += [f"{path}: not there" for path in recorded.logs if not os.path.exists(path)]
         logs = tuple(path for path in recorded.logs if os.path.exists(path))
     try:
-        episodes, step, trouble = read_logs(logs, fences=epoch.fences if epoch else ())
+        episodes, step, trouble = read_logs(logs, fences=recorded.fences if recorded else ())
     except OSError as error:
         raise DataError(
             f"cannot read {error.filename or 'a log'}: {error.strerror}; nothing was diagnosed",

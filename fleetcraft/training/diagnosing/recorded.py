@@ -14,7 +14,8 @@ import msgspec
 from fleetcraft.files import FileSystem
 from fleetcraft.layout.runs import AttemptPaths, RunPaths
 from fleetcraft.training.launching.epochs import Epochs
-from fleetcraft.training.records import Epoch, NodeEnd
+from fleetcraft.training.launching.fencing import moved_logs
+from fleetcraft.training.records import Epoch, LogFence, NodeEnd
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +24,9 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         epoch: The newest; None for a run that was never launched.
         healthy: The last that was verified.
-        logs: What its commands printed.
+        logs: What its commands printed, where it lies now: a later supervisor moves the logs of a
+            launch that is over into the archive.
+        fences: Where those logs stood when their launch was adopted.
         error_files: What its ranks left.
         ends: How the command ended, by node.
         trouble: What could not be read.
@@ -32,6 +35,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Epoch | None = None
     healthy: Epoch | None = None
     logs: tuple[str, ...] = ()
+    fences: tuple[LogFence, ...] = ()
     error_files: tuple[str, ...] = ()
     ends: tuple[NodeEnd, ...] = ()
     trouble: tuple[str, ...] = ()
@@ -51,15 +55,33 @@ def read_recorded(paths: RunPaths, *, fs: FileSystem | None = None) -> Recorded:
         return Recorded()
     attempt = paths.attempt(epoch.attempt)
     trouble: list[str] = []
-    own = _files(attempt.logs, trouble, fs)
+    moved = _moved(paths, attempt, trouble, fs)
+    there = (*epoch.log_paths, *_files(attempt.logs, trouble, fs))
     return Recorded(
         epoch=epoch,
         healthy=epochs.last_healthy(),
-        logs=tuple(dict.fromkeys((*epoch.log_paths, *own))),
+        logs=tuple(dict.fromkeys((*(moved.get(path, path) for path in there), *moved.values()))),
+        fences=tuple(
+            msgspec.structs.replace(fence, path=moved.get(fence.path, fence.path))
+            for fence in epoch.fences
+        ),
         error_files=tuple(_files(attempt.errors, trouble, fs)),
         ends=tuple(_ends(attempt, trouble, fs)),
         trouble=tuple(trouble),
     )
+
+
+def _moved(
+    paths: RunPaths, attempt: AttemptPaths, trouble: list[str], fs: FileSystem
+) -> dict[str, str]:
+    """Where the logs of an attempt lie that were moved into the archive, by where they lay."""
+    try:
+        return {one.log: one.archive for one in moved_logs(paths, attempt, fs)}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        trouble.append(f"{paths.archive}: {error.strerror}")
+        return {}
 
 
 def _files(folder: str, trouble: list[str], fs: FileSystem) -> list[str]:

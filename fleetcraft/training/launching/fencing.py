@@ -18,6 +18,7 @@ from fleetcraft.training.records import LogFence
 TAIL_BYTES = 4096
 """How many bytes before a fence its digest is of."""
 _CHUNK_BYTES = 1 << 20
+_DEAD = "dead"
 
 
 def move_logs(paths: RunPaths, attempt: AttemptPaths, fs: FileSystem) -> tuple[Archived, ...]:
@@ -30,7 +31,7 @@ def move_logs(paths: RunPaths, attempt: AttemptPaths, fs: FileSystem) -> tuple[A
     """
     moved = []
     for log in _logs(attempt, fs):
-        archive = _archive_path(paths, attempt, log, "dead")
+        archive = _archive_path(paths, attempt, log, _DEAD)
         try:
             fs.rename_new(log, archive)
         except FileNotFoundError:
@@ -38,6 +39,24 @@ def move_logs(paths: RunPaths, attempt: AttemptPaths, fs: FileSystem) -> tuple[A
                 raise
         moved.append(Archived(log=log, archive=archive, moved=True))
     return tuple(moved)
+
+
+def moved_logs(paths: RunPaths, attempt: AttemptPaths, fs: FileSystem) -> tuple[Archived, ...]:
+    """The logs of an attempt that `move_logs` has moved into the archive, by name.
+
+    Raises:
+        OSError: The archive cannot be listed.
+    """
+    beginning = os.path.basename(_archive_path(paths, attempt, "", _DEAD))
+    return tuple(
+        Archived(
+            log=f"{attempt.logs}/{name.removeprefix(beginning)}",
+            archive=f"{paths.archive}/{name}",
+            moved=True,
+        )
+        for name in sorted(fs.listdir(paths.archive))
+        if name.startswith(beginning)
+    )
 
 
 def fence_logs(paths: RunPaths, attempt: AttemptPaths, mark: str, fs: FileSystem) -> Fenced:

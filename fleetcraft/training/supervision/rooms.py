@@ -284,7 +284,6 @@ class Rooms:
             ),
             data=plan.data,
             cache_roots={name: environ[name] for name in _CACHES if name in environ},
-            log_paths=(self.paths.attempt(number).logs,),
         )
 
     def adopted_epoch(self, found: Found, generation: int) -> Epoch:
