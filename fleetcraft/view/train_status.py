@@ -212,17 +212,18 @@ def _ranks(status: Status, limit: int, paint: Paint, width: int | None) -> list[
     # The dead first: that is what one looks for in a long list.
     order = sorted(status.ranks, key=lambda rank: (rank.alive is not False, rank.rank))
     over = status.state in _OVER
-    rows += [_rank(rank, over=over) for rank in order[:limit]]
+    rows += [_rank(rank, dead=rank.rank in status.dead, over=over) for rank in order[:limit]]
     text = table(rows, width=width)
-    if not over and any(rank.alive is False for rank in order):
+    if not over and status.dead:
         text = "\n".join(
             paint("bad", line) if " dead " in line else line for line in text.split("\n")
         )
     return [text, *left_out(max(0, len(order) - limit), "more ranks")]
 
 
-def _rank(rank: RankState, *, over: bool) -> list[str]:
-    alive = {True: "yes", False: "ended" if over else "dead", None: "?"}[rank.alive]
+def _rank(rank: RankState, *, dead: bool, over: bool) -> list[str]:
+    gone = "ended" if over or not dead else "dead"
+    alive = {True: "yes", False: gone, None: "?"}[rank.alive]
     return [
         str(rank.rank),
         one_line(rank.name) or _NONE,

@@ -27,6 +27,7 @@ from fleetcraft.training.plan.verification import Pending, Verification, Verifie
 from fleetcraft.training.progress.reading import ProgressReader
 from fleetcraft.training.records import Diagnosis, LogFence, RankProgress, RankState, Standing
 from fleetcraft.training.supervision.deciding import Checkpoints
+from fleetcraft.training.supervision.departures import Departures
 from fleetcraft.training.supervision.machine import Run
 from fleetcraft.training.watching.census import take_census
 from fleetcraft.training.watching.expectation import alarm_after_s
@@ -39,6 +40,8 @@ _RUN_OF = {
     Whole.LOST: Run.LOST,
     Whole.UNKNOWN: Run.UNKNOWN,
 }
+_OVER = frozenset({Whole.ENDED, Whole.LOST})
+_RATES = ("tokens_per_s", "steps_per_s", "tokens_slope")
 _SETTLE_S = 10.0
 _STALLS = frozenset({Standing.STALLED, Standing.STALLED_IO})
 
@@ -51,8 +54,8 @@ class Picture:
         now_s: The observer's clock.
         launch: What its keepers say.
         sight: What the progress watch says.
-        dead: Ranks that were gone at the look before too: the last moments of a run that ends, in
-            which its ranks leave one after the other, are no trouble.
+        dead: Ranks that died, and were gone at the look before too.
+        left: Ranks that are gone because they have done their part, or whose launcher is ending.
         standing: That standing, or the one that a dead rank hides once the run went on without it.
         episode: The crash that nothing completed since.
         closed: Crash episodes that progress has closed so far.
@@ -66,6 +69,7 @@ class Picture:
     launch: LaunchSight
     sight: Sight
     dead: tuple[int, ...]
+    left: frozenset[int]
     standing: Standing
     episode: Episode | None
     closed: int
@@ -121,6 +125,8 @@ class Observer:
         self._watch = Watch(plan, began_s=began_s)
         self._verification = Verification(plan, began_s=began_s)
         self._closer: frozenset[int] = frozenset()
+        self._departures = Departures(plan)
+        self._rates: dict[str, float | None] = {}
         self.excused: frozenset[int] = frozenset()
         self.last: Picture | None = None
 
@@ -132,12 +138,13 @@ class Observer:
         """
         now_s = self._clock()
         launch = self.launch.look()
-        hits = self._scan(final=launch.whole in (Whole.ENDED, Whole.LOST))
+        hits = self._scan(final=launch.whole in _OVER)
         ranks = self._reader.look()
         states = take_census(
             ranks, here=this_host(), ended=launch.ends, now_s=now_s, closer=self._closer
         )
-        sight = self._watch.observe(ranks, states, now_s, trouble=self._reader.trouble)
+        left = self._departures.look(ranks, states, launch.ends, now_s)
+        sight = self._sight(ranks, states, left, now_s, over=launch.whole in _OVER)
         self._closer = frozenset(sight.look_closer)
         self._episodes.feed(hits, _reported(ranks), tuple(self._scans.values()))
         in_phase = self._in_phase(ranks, states, now_s)
@@ -146,6 +153,7 @@ class Observer:
             launch=launch,
             sight=sight,
             dead=self._gone_for_two_looks(sight),
+            left=left,
             standing=self._standing(sight),
             episode=self._episodes.open,
             closed=self._episodes.closed,
@@ -197,6 +205,33 @@ class Observer:
             scan.close()
 
     # -- parts of a look
+
+    def _sight(
+        self,
+        ranks: Mapping[int, RankProgress],
+        states: Sequence[RankState],
+        left: frozenset[int],
+        now_s: float,
+        *,
+        over: bool,
+    ) -> Sight:
+        """What the watch says; rates are those of the last step once no step can follow."""
+        empty = bool(ranks) and left >= ranks.keys()
+        sight = self._watch.observe(
+            ranks,
+            states,
+            now_s,
+            trouble=self._reader.trouble,
+            excused=frozenset() if empty else left,
+        )
+        if empty:
+            why = "every rank has left, and the launcher is waited for"
+            sight = msgspec.structs.replace(sight, standing=Standing.PROGRESSING, why=why, dead=())
+        before = self.last.sight.step if self.last else None
+        if sight.step != before or not self._rates:
+            self._rates = {name: getattr(sight, name) for name in _RATES}
+        final = over or empty or _has_reached(self._plan, sight.step)
+        return msgspec.structs.replace(sight, **self._rates) if final else sight
 
     def _scan(self, *, final: bool) -> list[Hit]:
         hits: list[Hit] = []
@@ -263,6 +298,12 @@ class Observer:
         parts = [launch.why if launch.whole is Whole.UNKNOWN else "", self._reader.trouble]
         parts += [scan.trouble for scan in self._scans.values()]
         return "; ".join(part for part in parts if part)
+
+
+def _has_reached(plan: RunPlan, step: int | None) -> bool:
+    """Whether the run has completed the last step that it declares."""
+    end = plan.end.step if plan.end else None
+    return end is not None and step is not None and step >= end
 
 
 def _reported(ranks: Mapping[int, RankProgress]) -> int | None:

@@ -289,7 +289,11 @@ class Teller:
             queues=sight.queues,
             queues_verdict=": ".join(part for part in (verdict, sight.queues_why) if part),
             ranks=tuple(_plain(rank) for rank in sight.ranks),
-            dead=sight.dead,
+            dead=tuple(
+                rank.rank
+                for rank in sight.ranks
+                if rank.alive is False and rank.rank not in picture.left
+            ),
             eta_s=sight.eta_s,
             provisional=sight.provisional,
             checkpoint_step=checkpoints.step,

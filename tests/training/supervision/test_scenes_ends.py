@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from fleetcraft.training.plan.records import Budget, BudgetPlan, LadderPlan
+from fleetcraft.training.plan.records import Budget, BudgetPlan, LadderPlan, ProgressPlan
 from fleetcraft.training.records import Crash, Knob, State
 from fleetcraft.training.supervision.orders import Orders
 from fleetcraft.training.supervision.overview import clear_abort, look_at_run, put_abort
@@ -178,3 +178,47 @@ for step in range(1, 36):
     assert "quality effect: not measured" in report
     assert os.path.exists(one.paths.report(3))
     assert one.told("diagnosis")[0]["diagnosis"]["oom"]["cause"] == "capacity"
+
+
+LAUNCHER = """
+# Two ranks that end after their last step, and a launcher that takes its time, as torchrun does.
+if len(sys.argv) == 1:
+    ranks = [subprocess.Popen([sys.executable, sys.argv[0], n], env={**os.environ, "RANK": n})
+             for n in "01"]
+    codes = [rank.wait() for rank in ranks]
+    time.sleep(float(os.environ["TAKES_S"]) if epoch == 1 else 0)
+    sys.exit(max(codes))
+for step in range(1, 11):
+    time.sleep(0.05)
+    report_progress(step, tokens=100, loss=0.5)
+"""
+
+
+def test_a_launcher_that_ends_after_its_ranks_is_no_trouble(scene: Make) -> None:
+    one = scene(LAUNCHER)
+    one.plan.environment["TAKES_S"] = "1.5"
+
+    ended = one.supervise()
+
+    assert ended.state is State.DONE
+    assert "SUSPECT" not in one.course()
+    assert one.told("dead_rank") == []
+    status = look_at_run(one.paths).status
+    assert status is not None
+    assert (status.step, status.loss, status.dead) == (10, 0.5, ())
+    assert {rank.alive for rank in status.ranks} == {False}
+    # Ten steps of 0.05 s: not what is left of them after 1.5 s without any.
+    assert status.steps_per_s is not None
+    assert status.steps_per_s > 4
+
+
+def test_a_launcher_that_hangs_without_its_ranks_is_noticed(scene: Make) -> None:
+    one = scene(LAUNCHER, progress=ProgressPlan(stall_least_s=1.0), warmup_s=3.0)
+    one.plan.environment["TAKES_S"] = "600"
+
+    ended = one.supervise()
+
+    assert ended.state is State.DONE
+    assert [rank["rank"] for rank in one.told("dead_rank")[0]["ranks"]] == [0, 1]
+    assert len(one.told("launched")) == 2
+    assert one.is_gone()
