@@ -37,7 +37,7 @@ _SHARES = BarTable(
 _RECORDED = BarTable(
     program="sacct", columns=(("JobIDRaw", "JobIDRaw"), ("Cluster", "Cluster"), ("State", "State"))
 )
-_NO_ACCOUNTS = "this cluster keeps no accounts"
+NO_ACCOUNTS = "this cluster keeps no accounts"
 
 
 class Status(StrEnum):
@@ -145,7 +145,7 @@ def balance(
     try:
         kept = bookkeeping(polls, patience_s)
         if not kept.keeps_accounts:
-            return Balance(status=Status.NOT_CHECKED, reason=_NO_ACCOUNTS, tres=tres)
+            return Balance(status=Status.NOT_CHECKED, reason=NO_ACCOUNTS, tres=tres)
         user = user or my_name()
         account = account or default_account(polls, user, patience_s)
         answer = polls.ask(
@@ -193,7 +193,7 @@ def limits(
     try:
         kept = bookkeeping(polls, patience_s)
         if not kept.keeps_accounts:
-            return Limits(status=Status.NOT_CHECKED, reason=_NO_ACCOUNTS)
+            return Limits(status=Status.NOT_CHECKED, reason=NO_ACCOUNTS)
         user = user or my_name()
         account = account or default_account(polls, user, patience_s)
         row = association(polls, kept.cluster, account, user, patience_s)
@@ -246,7 +246,7 @@ def job_named(
     if not name or not all(c.isalnum() or c in "_.-" for c in name) or not name.isascii():
         raise UsageError(f"no job name to ask for: {name!r}", name=name)
     if not keeps_accounts(polls, patience_s=patience_s):
-        raise NoAnswerError("sacct", _NO_ACCOUNTS)
+        raise NoAnswerError("sacct", NO_ACCOUNTS)
     argv = [
         "sacct",
         "--allocations",

@@ -47,13 +47,12 @@ PLAN = {
 
 
 @pytest.fixture
-def base(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
+def base(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "trainer.py").write_text(TRAINER)
     command = [sys.executable, "trainer.py"]
     (tmp_path / "run.yaml").write_text(json.dumps({**PLAN, "command": command}))
     (tmp_path / "root").mkdir()
     yield tmp_path
-    cluster.run("scancel", "--me")
     for event in told(tmp_path, "launched"):
         Net(event["nonce"]).sweep(signal.SIGKILL, 10.0)
 
@@ -63,19 +62,22 @@ def told(base: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in events if event["event"] == kind]
 
 
+def supervisor(base: Path) -> str:
+    words = [sys.executable, "-m", "fleetcraft", "--root", f"{base}/root", "train", "supervise"]
+    return shlex.join([*words, "--nodes", "2", "run.yaml"])
+
+
 @pytest.mark.timeout(300)
 def test_a_run_over_two_of_three_nodes_is_healed_and_the_surplus_node_is_left_alone(
     cluster: Cluster, base: Path
 ) -> None:
-    words = [sys.executable, "-m", "fleetcraft", "--root", f"{base}/root", "train", "supervise"]
-    words += ["--nodes", "2", "run.yaml"]
     job = cluster.submit(
         "-N3",
         f"--output={base}/batch.log",
         f"--chdir={base}",
         "--time=10",
         script=f"export PYTHONPATH={shlex.quote(str(REPO))}\n"
-        f"{shlex.join(words)} & supervisor=$!\n"
+        f"{supervisor(base)} & supervisor=$!\n"
         f"until [ -e root/runs/distill/attempt-000001/progress/rank-00001.jsonl ]; do "
         "sleep 0.2; done\n"
         f"srun -N1 -n1 --job-name=beside sleep 500 &\n"
@@ -95,3 +97,35 @@ def test_a_run_over_two_of_three_nodes_is_healed_and_the_surplus_node_is_left_al
     steps = cluster.run("squeue", "-h", "-s", "-j", job, "-o", "%j").stdout
     assert "beside" in steps.split()
     assert cluster.job_state(job) == "RUNNING"
+    cluster.run("scancel", "--me")
+
+
+@pytest.mark.timeout(300)
+def test_a_step_that_somebody_cancels_is_known_by_slurms_own_word(
+    accounting_cluster: Cluster, base: Path
+) -> None:
+    (base / "trainer.py").write_text(
+        "import time\nfrom fleetcraft.training.progress.writing import report_progress\n"
+        "step = 0\nwhile True:\n    time.sleep(0.1)\n    step += 1\n    report_progress(step)\n"
+    )
+    job = accounting_cluster.submit(
+        "-N2",
+        f"--output={base}/batch.log",
+        f"--chdir={base}",
+        "--time=10",
+        script=f"export PYTHONPATH={shlex.quote(str(REPO))}\n{supervisor(base)}\n"
+        "echo $? > code.new; mv code.new code",
+    )
+
+    accounting_cluster.wait_for(
+        "it runs",
+        lambda: any(told(base, "state")) and told(base, "state")[-1]["state"] == "HEALTHY",
+    )
+    accounting_cluster.run("scancel", f"{job}.0")
+    accounting_cluster.wait_for("the supervisor has left", (base / "code").exists, patience_s=200)
+
+    (found,) = told(base, "diagnosis")
+    assert found["slurm"]["step"] == f"{job}.0"
+    assert found["slurm"]["state"].startswith("CANCELLED by")
+    assert found["diagnosis"]["class"] == "CANCELLED", found
+    assert (base / "code").read_text().strip() == "1"

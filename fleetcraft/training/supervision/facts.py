@@ -12,6 +12,7 @@ from fleetcraft.training.supervision.machine import Look, Run
 from fleetcraft.training.supervision.observing import Observer, Picture, episode_words, stalled
 from fleetcraft.training.supervision.post_mortem import unexplained
 from fleetcraft.training.supervision.rooms import Rooms
+from fleetcraft.training.supervision.slurm_word import NO_STEP, SlurmWord
 
 NO_END = "it ended with 0, and no other end is declared"
 
@@ -43,9 +44,11 @@ def facts_of(picture: Picture, observer: Observer, rooms: Rooms) -> Look:
     )
 
 
-def examined(observer: Observer, picture: Picture, why: str) -> Diagnosis:
+def examined(
+    observer: Observer, picture: Picture, why: str, slurm: SlurmWord = NO_STEP
+) -> Diagnosis:
     """How a watched run died, or why it stands: never NONE, since it is to be stopped."""
-    found = observer.diagnose(quiet=stalled(picture))
+    found = observer.diagnose(quiet=stalled(picture), slurm=slurm)
     if found.crash is Crash.NONE or not found.episode_open:
         return unexplained(found, why)
     return found

@@ -13,6 +13,8 @@ from fleetcraft.identity import JobRun
 from fleetcraft.locks import Holder, lives_here
 from fleetcraft.slurm.polls import Polls
 from fleetcraft.slurm.queue import Job, Jobs, Step, my_jobs, my_steps
+from fleetcraft.slurm.step_ends import StepEnd, step_end
+from fleetcraft.training.records import StepRecord
 
 AskJobs = Callable[[], Jobs]
 """This user's jobs from one fresh and whole answer; SchedulerError when there is none."""
@@ -34,6 +36,15 @@ def ask_steps() -> Mapping[str, Step]:
         SchedulerError: It did not say.
     """
     return my_steps(Polls(), fresh=True).steps
+
+
+def ask_step_end(step: StepRecord, name: str, patience_s: float) -> StepEnd | None:
+    """How a step ended, as the accounting has it now; None while it has no end of it.
+
+    Raises:
+        SchedulerError: It did not say.
+    """
+    return step_end(Polls(), step.id, name, cluster=step.cluster, patience_s=patience_s)
 
 
 class HolderJudge:

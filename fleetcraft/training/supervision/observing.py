@@ -29,6 +29,7 @@ from fleetcraft.training.records import Diagnosis, LogFence, RankProgress, RankS
 from fleetcraft.training.supervision.deciding import Checkpoints
 from fleetcraft.training.supervision.departures import Departures
 from fleetcraft.training.supervision.machine import Run
+from fleetcraft.training.supervision.slurm_word import NO_STEP, SlurmWord
 from fleetcraft.training.watching.census import take_census
 from fleetcraft.training.watching.expectation import alarm_after_s
 from fleetcraft.training.watching.watch import Sight, Watch
@@ -43,6 +44,9 @@ _RUN_OF = {
 _OVER = frozenset({Whole.ENDED, Whole.LOST})
 _RATES = ("tokens_per_s", "steps_per_s", "tokens_slope")
 _SETTLE_S = 10.0
+_CALM = frozenset({Standing.WARMING, Standing.PROGRESSING, Standing.IN_PHASE})
+_CENSUS_EVERY_LOOKS = 5
+"""A census of 64 ranks costs a third of a look."""
 _STALLS = frozenset({Standing.STALLED, Standing.STALLED_IO})
 
 
@@ -126,6 +130,9 @@ class Observer:
         self._verification = Verification(plan, began_s=began_s)
         self._closer: frozenset[int] = frozenset()
         self._departures = Departures(plan)
+        self._here = this_host()
+        self._census_of: dict[int, RankState] = {}
+        self._looks_since_census = 0
         self._rates: dict[str, float | None] = {}
         self.excused: frozenset[int] = frozenset()
         self.last: Picture | None = None
@@ -140,9 +147,7 @@ class Observer:
         launch = self.launch.look()
         hits = self._scan(final=launch.whole in _OVER)
         ranks = self._reader.look()
-        states = take_census(
-            ranks, here=this_host(), ended=launch.ends, now_s=now_s, closer=self._closer
-        )
+        states = self._census(ranks, launch, now_s)
         left = self._departures.look(ranks, states, launch.ends, now_s)
         sight = self._sight(ranks, states, left, now_s, over=launch.whole in _OVER)
         self._closer = frozenset(sight.look_closer)
@@ -165,11 +170,12 @@ class Observer:
         self.last = picture
         return picture
 
-    def diagnose(self, *, quiet: bool) -> Diagnosis:
+    def diagnose(self, *, quiet: bool, slurm: SlurmWord = NO_STEP) -> Diagnosis:
         """How the run died, or why it stands, from all that the last look has seen.
 
         Args:
             quiet: The watch has raised that nothing completes.
+            slurm: What Slurm says of the step that it was.
         """
         picture = self.last or self.look()
         sight = picture.sight
@@ -178,6 +184,8 @@ class Observer:
             episodes=self._episodes,
             hits=self._of_the_dead(dead),
             ends=picture.launch.ends,
+            slurm_state=slurm.cause,
+            slurm_exit=slurm.exit_code,
             error_files=error_files(self._paths, self._fs),
             dead_ranks=dead,
             quiet_s=sight.quiet_s if quiet else None,
@@ -205,6 +213,29 @@ class Observer:
             scan.close()
 
     # -- parts of a look
+
+    def _census(
+        self, ranks: Mapping[int, RankProgress], launch: LaunchSight, now_s: float
+    ) -> Sequence[RankState]:
+        """The ranks' processes: at every look in trouble, at every few while all advances."""
+        calm = (
+            self.last is not None
+            and launch.whole is Whole.RUNNING
+            and self.last.sight.standing in _CALM
+            and self.last.episode is None
+            and not self._closer
+            and self._census_of.keys() == ranks.keys()
+            and all(self._census_of[one].process == told.process for one, told in ranks.items())
+        )
+        self._looks_since_census += 1
+        if calm and self._looks_since_census < _CENSUS_EVERY_LOOKS:
+            return [_brought_up(self._census_of[one], ranks[one], now_s) for one in ranks]
+        self._looks_since_census = 0
+        states = take_census(
+            ranks, here=self._here, ended=launch.ends, now_s=now_s, closer=self._closer
+        )
+        self._census_of = {state.rank: state for state in states}
+        return states
 
     def _sight(
         self,
@@ -298,6 +329,17 @@ class Observer:
         parts = [launch.why if launch.whole is Whole.UNKNOWN else "", self._reader.trouble]
         parts += [scan.trouble for scan in self._scans.values()]
         return "; ".join(part for part in parts if part)
+
+
+def _brought_up(state: RankState, rank: RankProgress, now_s: float) -> RankState:
+    """A state of an earlier census, with what its rank has reported since."""
+    return msgspec.structs.replace(
+        state,
+        step=rank.step,
+        idle_s=None if rank.changed_s is None else max(0.0, now_s - rank.changed_s),
+        device_memory_bytes=rank.device_memory_bytes,
+        last_line=rank.last_line,
+    )
 
 
 def _has_reached(plan: RunPlan, step: int | None) -> bool:

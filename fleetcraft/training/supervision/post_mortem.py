@@ -13,6 +13,7 @@ import msgspec
 
 from fleetcraft.training.diagnosing.classify import diagnose, read_logs
 from fleetcraft.training.records import Crash, Diagnosis, Evidence, LogFence, NodeEnd, Source
+from fleetcraft.training.supervision.slurm_word import NO_STEP, SlurmWord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +24,12 @@ class PostMortem:
         diagnosis: Its class; NONE for a launch that never began, was stopped on order, or ended
             well.
         ended_well: It ended with 0 by itself, and no other end is declared.
+        slurm: What Slurm said.
     """
 
     diagnosis: Diagnosis
     ended_well: bool = False
+    slurm: SlurmWord = NO_STEP
 
 
 def look_at_the_dead(
@@ -37,6 +40,7 @@ def look_at_the_dead(
     *,
     end_declared: bool,
     why: str,
+    slurm: SlurmWord = NO_STEP,
 ) -> PostMortem:
     """Says how a launch of which nothing lives has ended.
 
@@ -47,6 +51,7 @@ def look_at_the_dead(
         errors: What torchrun's ranks left.
         end_declared: Whether the run declares an end, so that an exit with 0 alone is none.
         why: The sentence for an end that nothing explains.
+        slurm: What Slurm says of the step that it was.
     """
     if not ends and not logs:
         return PostMortem(diagnosis=Diagnosis())
@@ -54,7 +59,14 @@ def look_at_the_dead(
         episodes, step, notes = read_logs(logs, fences=fences)
     except OSError as error:
         return PostMortem(diagnosis=unexplained(Diagnosis(), f"its logs cannot be read: {error}"))
-    found = diagnose(episodes=episodes, ends=ends, error_files=errors, step=step)
+    found = diagnose(
+        episodes=episodes,
+        ends=ends,
+        slurm_state=slurm.cause,
+        slurm_exit=slurm.exit_code,
+        error_files=errors,
+        step=step,
+    )
     if ends and any(end.told_to_stop for end in ends):
         return PostMortem(diagnosis=found if found.episode_open else Diagnosis())
     well = bool(ends) and all(end.exit_code == 0 and end.clean for end in ends)
@@ -62,7 +74,7 @@ def look_at_the_dead(
         return PostMortem(diagnosis=Diagnosis(step=step), ended_well=True)
     if found.crash is Crash.NONE or not found.episode_open:
         found = unexplained(found, "; ".join([why, *notes]))
-    return PostMortem(diagnosis=found)
+    return PostMortem(diagnosis=found, slurm=slurm)
 
 
 def unexplained(found: Diagnosis, why: str) -> Diagnosis:

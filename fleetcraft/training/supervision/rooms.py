@@ -16,7 +16,6 @@ import msgspec
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import DataError
 from fleetcraft.files import FileSystem
-from fleetcraft.identity import new_launch_token, sha256_hex
 from fleetcraft.layout.runs import AttemptPaths, RunPaths
 from fleetcraft.locks import put_if_absent
 from fleetcraft.training.checkpoint.claims import check_end
@@ -34,10 +33,8 @@ from fleetcraft.training.plan.built import read_built
 from fleetcraft.training.plan.preflight import Answer as PreflightAnswer
 from fleetcraft.training.plan.preflight import compare
 from fleetcraft.training.plan.records import RunPlan
-from fleetcraft.training.plan.stack import collect_stack
 from fleetcraft.training.plan.verification import Comparison, Pending, Verified
 from fleetcraft.training.records import (
-    EPOCH_SCHEMA,
     Epoch,
     EpochKind,
     LogFence,
@@ -48,12 +45,14 @@ from fleetcraft.training.supervision.comparing import compare_epochs, facts_to_n
 from fleetcraft.training.supervision.deciding import Checkpoints, Decision
 from fleetcraft.training.supervision.history import History, read_history
 from fleetcraft.training.supervision.journal import read_events
-from fleetcraft.training.supervision.judging import ask_steps
+from fleetcraft.training.supervision.judging import ask_step_end, ask_steps
 from fleetcraft.training.supervision.machine import Live
 from fleetcraft.training.supervision.moving import Moved, has_ended_meanwhile, is_stuck
 from fleetcraft.training.supervision.observing import Observer, error_files
+from fleetcraft.training.supervision.opening import Opening, launched_epoch
 from fleetcraft.training.supervision.overview import abort_stands
 from fleetcraft.training.supervision.post_mortem import PostMortem, look_at_the_dead
+from fleetcraft.training.supervision.slurm_word import AskStepEnd, SlurmWord, ask_slurm
 
 ABORT_FILE = "FLEET_ABORT_FILE"
 """Where the trainer looks whether it is asked to finish its step, save and leave with 3."""
@@ -61,10 +60,6 @@ CHECKPOINTS = "FLEET_CHECKPOINTS"
 """The folder of the run's checkpoints."""
 GENERATION = "FLEET_GENERATION"
 """The lock's generation under which the run was launched, for its checkpoints."""
-_CACHES = (
-    "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH",
-    "HF_HOME", "XDG_CACHE_HOME", "TORCH_HOME",
-)  # fmt: skip
 
 _CHECKPOINTS_EVERY_S = 10.0
 
@@ -103,6 +98,7 @@ class Rooms:
         nodes: Nodes of its step, where the call says so; None leaves it to the plan.
         environ: The environment to which the command's variables are added.
         steps: Asks Slurm for this user's steps.
+        step_end: Asks Slurm how a step ended.
         fs: The seam.
         clock: Monotonic seconds.
         wait: Waits so many seconds, at most until this process is told to end.
@@ -116,6 +112,7 @@ class Rooms:
         nodes: int | None = None,
         environ: Mapping[str, str] | None = None,
         steps: AskSteps | None = None,
+        step_end: AskStepEnd | None = None,
         fs: FileSystem | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
@@ -126,7 +123,9 @@ class Rooms:
         self.epochs = Epochs(paths, self.fs)
         self.environ = {**(os.environ if environ is None else environ), **plan.environment}
         self._nodes = nodes
-        self._steps = steps or (ask_steps if "SLURM_JOB_ID" in self.environ else None)
+        in_job = "SLURM_JOB_ID" in self.environ
+        self._steps = steps or (ask_steps if in_job else None)
+        self._step_end = step_end or (ask_step_end if in_job else None)
         self._clock = clock
         self._wait = wait
         self._gpu_before: dict[str, int] | None = None
@@ -249,7 +248,12 @@ class Rooms:
             error_files(found.paths, self.fs),
             end_declared=self.plan.end is not None,
             why=why,
+            slurm=self.slurm_word(found.paths),
         )
+
+    def slurm_word(self, paths: AttemptPaths) -> SlurmWord:
+        """What Slurm itself says of the end of an attempt that was a step."""
+        return ask_slurm(paths, self._step_end, fs=self.fs, wait=self._wait, clock=self._clock)
 
     def new_epoch(self, decision: Decision, generation: int, why: str) -> Epoch:
         """The record of a launch that is due.
@@ -257,34 +261,14 @@ class Rooms:
         Raises:
             OSError: The numbers of epochs cannot be listed.
         """
-        assert decision.rung is not None
-        plan = self.plan
-        number = self.epochs.next_number()
-        given = self._given(decision, generation)
-        environ = {**self.environ, **given}
-        return Epoch(
-            schema=EPOCH_SCHEMA,
-            number=number,
+        opening = Opening(
+            number=self.epochs.next_number(),
             generation=generation,
-            run=plan.run,
-            kind=EpochKind.LAUNCHED,
-            attempt=number,
-            nonce=new_launch_token(),
-            at=timestamp(),
             why=why,
-            command=plan.command,
-            command_sha256=_digest(list(plan.command)),
-            environment_sha256=_digest(dict(sorted(given.items()))),
-            nodes=self._nodes or plan.nodes,
-            world_size=plan.world_size,
-            rung=decision.rung,
-            knobs=decision.knobs,
-            stack=collect_stack(
-                plan.packages, command=plan.command, environ=environ, directory=plan.directory
-            ),
-            data=plan.data,
-            cache_roots={name: environ[name] for name in _CACHES if name in environ},
+            given=self._given(decision, generation),
+            nodes=self._nodes or self.plan.nodes,
         )
+        return launched_epoch(self.plan, decision, opening, self.environ)
 
     def adopted_epoch(self, found: Found, generation: int) -> Epoch:
         """The record of a live run that is adopted: what it was launched with, and new fences.
@@ -389,7 +373,3 @@ def _moved_fences(last: Epoch, found: Adoption) -> tuple[LogFence, ...]:
         for fence in last.fences
         if fence.path in now
     )
-
-
-def _digest(value: object) -> str:
-    return sha256_hex(msgspec.json.encode(value))
