@@ -6,14 +6,14 @@ there is no number, and what is compared with is named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from fleetcraft.training.launching.epochs import Epochs
 from fleetcraft.training.plan.verification import Comparison, Throughput, Verified
 from fleetcraft.training.records import Epoch
-from fleetcraft.training.supervision.history import History
+from fleetcraft.training.supervision.history import History, Past
 
 Facts = dict[str, str | int | float]
 
@@ -27,13 +27,14 @@ def compare_epochs(
         epoch: That epoch.
         verified: What was seen of it.
         epochs: All of the run.
-        history: Reads how earlier attempts ended; asked only where no epoch was ever healthy.
+        history: Reads how earlier attempts ended.
 
     Raises:
         OSError: What was noted before cannot be read.
         DataError: It is torn.
     """
-    against, before, memory = _before(epochs, history)
+    past = history().past
+    against, before, memory = _before(epochs, past)
     return Comparison(
         epoch=epoch.number,
         rung=epoch.rung,
@@ -43,6 +44,7 @@ def compare_epochs(
         after=verified.throughput,
         memory_before_bytes=memory,
         memory_after_bytes=max(verified.memory_bytes.values(), default=None),
+        memory_bytes=_capacity_bytes(past),
     )
 
 
@@ -57,8 +59,14 @@ def facts_to_note(verified: Verified) -> Facts:
     return facts
 
 
+def _capacity_bytes(past: Sequence[Past]) -> int | None:
+    """What a device of the run has, as a rank that ran out of it has told; None if none has."""
+    told = (one.diagnosis.oom.capacity_bytes for one in reversed(past) if one.diagnosis.oom)
+    return next((size for size in told if size is not None), None)
+
+
 def _before(
-    epochs: Epochs, history: Callable[[], History]
+    epochs: Epochs, attempts: Sequence[Past]
 ) -> tuple[int | None, Throughput | None, int | None]:
     """The last healthy epoch; without one, the last attempt in which anything was measured."""
     healthy = epochs.last_healthy()
@@ -66,7 +74,7 @@ def _before(
     if healthy is not None and noted is not None:
         memory = noted.facts.get("memory_bytes")
         return healthy.number, _noted(noted.facts), memory if isinstance(memory, int) else None
-    for past in reversed(history().past):
+    for past in reversed(attempts):
         if (measured := _converted(past.throughput)) is not None:
             return past.attempt, measured, None
     return None, None, None

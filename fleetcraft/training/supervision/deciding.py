@@ -77,13 +77,26 @@ def next_launch(
 ) -> Decision:
     """What a launch tries that follows the last attempt of the history.
 
-    An attempt that did not crash (it was stopped on order) costs nothing and changes nothing.
+    An attempt that did not crash (it was stopped on order) costs nothing and changes nothing. A
+    resume that was claimed is one launch, also of a run that was given up.
     """
-    if not history.past:
+    if not history.past or history.past[-1].crash is Crash.NONE:
         return first_launch(plan, history, epochs, environ)
+    decision = _after_crash(plan, history, epochs, checkpoints, environ)
+    given_up = decision.rung is None or decision.spend.allowed is False
+    if history.resumed and given_up:
+        return first_launch(plan, history, epochs, environ)
+    return decision
+
+
+def _after_crash(
+    plan: RunPlan,
+    history: History,
+    epochs: Sequence[Epoch],
+    checkpoints: Checkpoints,
+    environ: Mapping[str, str],
+) -> Decision:
     last = history.past[-1]
-    if last.crash is Crash.NONE:
-        return first_launch(plan, history, epochs, environ)
     spend = _spend(plan, history, last, checkpoints)
     knobs = present_knobs(plan, history.last)
     # The setting of earlier rungs is in the command's environment, so the ladder must see it there.

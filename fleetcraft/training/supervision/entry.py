@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from fleetcraft.errors import ConfigError, FleetError
+from fleetcraft.errors import ConfigError, DataError, FleetError
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import process_id, this_host, this_job_run
 from fleetcraft.layout import Scratch
@@ -26,6 +26,7 @@ from fleetcraft.training.plan.ladder import Ladder
 from fleetcraft.training.plan.records import RunPlan
 from fleetcraft.training.records import ProcessRecord, Rung, State
 from fleetcraft.training.supervision.deciding import Decision, next_launch
+from fleetcraft.training.supervision.facts import NO_END
 from fleetcraft.training.supervision.history import History
 from fleetcraft.training.supervision.journal import Event, Journal, event_of
 from fleetcraft.training.supervision.judging import HolderJudge
@@ -38,6 +39,8 @@ from fleetcraft.training.supervision.supervisor import Supervisor
 from fleetcraft.training.supervision.telling import Teller
 
 LOCK_INTERVAL_S = 5.0
+RESUME_FROM = "FLEET_RESUME_FROM"
+"""The checkpoint from which a claimed resume of the run's task goes on; the command sees it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,12 +131,14 @@ def _supervise(
     plan = settings.plan
     paths = RunPaths(Scratch(settings.root).run_folder(plan.run))
     if plan.end is not None:
-        declare_end(paths, plan.end, fs=fs)
+        folder = plan.checkpoints and os.path.abspath(plan.checkpoints)
+        declare_end(paths, plan.end, checkpoints=folder, fs=fs)
     rooms = Rooms(plan, paths, nodes=settings.nodes, fs=fs, wait=orders.wait)
     teller = _teller(plan, paths, held, tell, fs)
     if settings.anew:
         after = max(rooms.epochs.numbers(), default=0)
         teller.event(Event.ANEW, durable=True, after=after, why="an operator says so")
+    _tell_resume(rooms, teller)
     return Supervisor(held, rooms, teller, orders, detach=settings.detach).run()
 
 
@@ -155,6 +160,26 @@ def _wait_for(
     return Ended(state=State.IDLE, exit_code=0, why=why)
 
 
+def _tell_resume(rooms: Rooms, teller: Teller) -> None:
+    """Notes a claimed resume once: a second call of the same one is none more.
+
+    What cannot be read notes nothing; the supervisor comes upon it next.
+    """
+    checkpoint = rooms.environ.get(RESUME_FROM)
+    if not checkpoint:
+        return
+    with contextlib.suppress(OSError, DataError):
+        history = rooms.history()
+        if history.last is not None and checkpoint not in history.resumes:
+            teller.event(
+                Event.RESUMED,
+                durable=True,
+                after=history.last.number,
+                checkpoint=checkpoint,
+                why=f"this is the resume from {checkpoint}",
+            )
+
+
 def plan_launch(settings: Settings, *, fs: FileSystem | None = None) -> DryRun:
     """What would be launched now, if nothing of the run lives. Writes nothing.
 
@@ -173,6 +198,8 @@ def plan_launch(settings: Settings, *, fs: FileSystem | None = None) -> DryRun:
         plan, history, rooms.series(history) if begun else (), rooms.checkpoints(), rooms.environ
     )
     end, end_why = rooms.end()
+    if plan.end is None and history.done and not history.resumed:
+        end, end_why = True, NO_END
     return DryRun(
         run=plan.run,
         folder=paths.folder,

@@ -100,6 +100,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         last: The last epoch; None before the first.
         anew: Whether the series has begun with an operator's word and nothing was launched since.
         done: Whether the last attempt of the series has ended well, as written down.
+        resumed: Whether a resume was claimed and nothing was launched since: one launch is due.
+        resumes: The checkpoints of all resumes that were told so far.
     """
 
     past: tuple[Past, ...] = ()
@@ -108,6 +110,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     last: Epoch | None = None
     anew: bool = False
     done: bool = False
+    resumed: bool = False
+    resumes: frozenset[str] = frozenset()
 
 
 def read_history(
@@ -123,7 +127,8 @@ def read_history(
     now = now or this_moment()
     outcomes: dict[int, Mapping[str, Any]] = {}
     diagnoses: dict[int, Mapping[str, Any]] = {}
-    begins_after = 0
+    begins_after, resumed_after = 0, -1
+    resumes: set[str] = set()
     for event in events:
         if event.get("event") == Event.DIAGNOSIS and isinstance(event.get("attempt"), int):
             diagnoses[event["attempt"]] = event
@@ -131,6 +136,9 @@ def read_history(
             outcomes[event["attempt"]] = event
         if event.get("event") == Event.ANEW and isinstance(event.get("after"), int):
             begins_after = max(begins_after, event["after"])
+        if event.get("event") == Event.RESUMED and isinstance(event.get("after"), int):
+            resumed_after = max(resumed_after, event["after"])
+            resumes.add(str(event.get("checkpoint")))
     last = epochs[-1] if epochs else None
     launched = [epoch for epoch in epochs if epoch.kind is EpochKind.LAUNCHED]
     ours = [epoch for epoch in launched if epoch.number > begins_after]
@@ -146,6 +154,8 @@ def read_history(
         last=last,
         anew=begins_after > 0 and not ours,
         done=bool(ours) and outcomes.get(ours[-1].number, {}).get("done") is True,
+        resumed=last is not None and resumed_after >= last.number,
+        resumes=frozenset(resumes),
     )
 
 

@@ -33,8 +33,9 @@ class Event(StrEnum):
     an attempt ended. RUNG: what the next one tries. BUDGET: what the budgets say. VERIFIED: the
     report before and after. ABORT: the marker was seen. UNKNOWN: something could not be read.
     CLOCK: the wall clock was changed. ANEW: an operator has changed something, so earlier restarts
-    do not count. TOLD_TO_END: a signal came. ELSEWHERE: another rank of this step supervises the
-    run. ENDED: the supervisor leaves.
+    do not count. RESUMED: this supervisor is a resume that was claimed, so the run may be launched
+    once more although it was done. TOLD_TO_END: a signal came. ELSEWHERE: another rank of this step
+    supervises the run. ENDED: the supervisor leaves.
     """
 
     STATE = "state"
@@ -57,6 +58,7 @@ class Event(StrEnum):
     UNKNOWN = "unknown"
     CLOCK = "clock"
     ANEW = "anew"
+    RESUMED = "resumed"
     TOLD_TO_END = "told_to_end"
     ELSEWHERE = "elsewhere"
     ENDED = "ended"

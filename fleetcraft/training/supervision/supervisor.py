@@ -24,6 +24,7 @@ from fleetcraft.training.supervision.machine import (
     Live,
     Look,
     Move,
+    Run,
     Suspicion,
     after_lock,
     after_pause,
@@ -34,6 +35,7 @@ from fleetcraft.training.supervision.machine import (
 from fleetcraft.training.supervision.observing import Observer, Picture, measured
 from fleetcraft.training.supervision.orders import Orders
 from fleetcraft.training.supervision.rooms import Found, Rooms
+from fleetcraft.training.supervision.slurm_word import NO_STEP
 from fleetcraft.training.supervision.telling import Teller
 
 _LOCK_PATIENCE_S = 30.0
@@ -250,16 +252,20 @@ class Supervisor:
 
     def _diagnose(self) -> Move:
         picture = self._observer.look() if self._observer else None
+        slurm = NO_STEP
         if self._observer is not None and picture is not None:
-            found = examined(self._observer, picture, self._why)
+            if picture.run in (Run.ENDED, Run.LOST):
+                slurm = self._rooms.slurm_word(self._observer.launch.paths)
+            found = examined(self._observer, picture, self._why, slurm)
         else:
             assert self._found is not None
             mortem = self._rooms.post_mortem(self._found, self._why)
             found, self._ended_well = mortem.diagnosis, mortem.ended_well
+            slurm = mortem.slurm
             # Its supervisor has seen it die, and then died itself before it was stopped or closed.
             found = self._diagnosis or found
         self._diagnosis = found
-        self._teller.diagnosis(found, self._rooms.changes(self._epoch), picture)
+        self._teller.diagnosis(found, self._rooms.changes(self._epoch), picture, slurm)
         return Move(to=State.STOPPING, why=f"{found.crash}: {self._why}")
 
     def _stop(self) -> Move:
@@ -301,7 +307,8 @@ class Supervisor:
         """Who has a say about another launch, and what that would try."""
         end, end_why = self._rooms.end()
         if self._plan.end is None:
-            end, end_why = history.done or self._ended_well, NO_END
+            done = (history.done or self._ended_well) and not history.resumed
+            end, end_why = done, NO_END
         decision = next_launch(
             self._plan,
             history,
@@ -310,11 +317,12 @@ class Supervisor:
             self._rooms.environ,
         )
         self._decision, self._advice = decision, decision.advice
-        self._teller.decision(decision, history)
+        abort = self._rooms.abort()
+        self._teller.decision(decision, history, due=end is False and abort is False)
         return Leave(
             end=end,
             end_why=end_why,
-            abort=self._rooms.abort(),
+            abort=abort,
             allowed=decision.spend.allowed,
             allowed_why=decision.spend.why,
             refusal=decision.refusal,

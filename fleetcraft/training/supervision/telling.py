@@ -29,10 +29,11 @@ from fleetcraft.training.supervision.history import History
 from fleetcraft.training.supervision.journal import Event, Journal
 from fleetcraft.training.supervision.machine import Move, Run, Trouble
 from fleetcraft.training.supervision.observing import Picture, episode_words
+from fleetcraft.training.supervision.slurm_word import NO_STEP, SlurmWord
 from fleetcraft.training.supervision.status_file import Status, StatusFile
 
 _CLOCK_JUMP_S = 2.0
-_STATUS_EVERY_S = 2.0
+_STATUS_EVERY_S = 5.0
 """Between two writings of the status; replacing a file costs as much as half a look at 64 ranks."""
 
 
@@ -130,17 +131,19 @@ class Teller:
             nonce=epoch.nonce,
         )
 
-    def decision(self, decision: Decision, history: History) -> None:
-        """What the next launch tries, or that there is none; told for launches after the first."""
+    def decision(self, decision: Decision, history: History, *, due: bool) -> None:
+        """What the next launch tries, or that there is none; told for launches after the first.
+
+        Args:
+            decision: That.
+            history: The attempts before.
+            due: Another launch is wanted; otherwise nothing is told.
+        """
         self._set(restarts=sum(past.crash is not Crash.NONE for past in history.past))
-        if not history.past:
+        if not history.past or not due:
             return
-        self.event(
-            Event.BUDGET,
-            allowed=decision.spend.allowed,
-            why=decision.spend.why,
-            restarts=decision.spend.since_progress,
-        )
+        if decision.spend.why:
+            self._budget(decision)
         if decision.rung is not None and decision.spend.allowed:
             self.event(
                 Event.RUNG,
@@ -148,6 +151,14 @@ class Teller:
                 knobs=decision.knobs,
                 pause_s=decision.spend.pause_s,
             )
+
+    def _budget(self, decision: Decision) -> None:
+        self.event(
+            Event.BUDGET,
+            allowed=decision.spend.allowed,
+            why=decision.spend.why,
+            restarts=decision.spend.since_progress,
+        )
 
     def suspicion(self, move: Move, picture: Picture) -> None:
         """A run is suspected: of a standstill with its arithmetic and all that is known of it."""
@@ -176,8 +187,14 @@ class Teller:
             )
         self._dead = dead
 
-    def diagnosis(self, found: Diagnosis, changes: Sequence[str], picture: Picture | None) -> None:
-        """How a run died, and what is different from the last healthy epoch."""
+    def diagnosis(
+        self,
+        found: Diagnosis,
+        changes: Sequence[str],
+        picture: Picture | None,
+        slurm: SlurmWord = NO_STEP,
+    ) -> None:
+        """How a run died, what Slurm says, and what differs from the last healthy epoch."""
         self._set(diagnosis=found)
         self.event(
             Event.DIAGNOSIS,
@@ -185,6 +202,7 @@ class Teller:
             attempt=self._status.attempt,
             diagnosis=found,
             changes=tuple(changes),
+            slurm=slurm,
             ends=picture.launch.ends if picture else (),
             census=picture.sight.ranks if picture else (),
         )

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
-from fleetcraft.training.plan.records import Budget, BudgetPlan, LadderPlan, ProgressPlan
+import pytest
+
+from fleetcraft.training.checkpoint.claims import read_declared
+from fleetcraft.training.plan.records import Budget, BudgetPlan, End, LadderPlan, ProgressPlan
 from fleetcraft.training.records import Crash, Knob, State
 from fleetcraft.training.supervision.orders import Orders
 from fleetcraft.training.supervision.overview import clear_abort, look_at_run, put_abort
@@ -73,7 +77,7 @@ def test_abort_is_protocol_and_holds_until_it_is_cleared(scene: Make) -> None:
     assert (again.state, one.course(generation=2)) == (State.ABORTED, ["LOCKED", "ABORTED"])
     assert cleared.state is State.ABORTED
     assert [event["rung"]["kind"] for event in one.told("launched")] == ["first", "unchanged"]
-    assert one.told("budget")[-1]["restarts"] == 0
+    assert one.told("budget") == []
 
 
 def test_exit_code_3_without_the_marker_is_a_crash(scene: Make) -> None:
@@ -176,6 +180,7 @@ for step in range(1, 36):
     report = "\n".join(one.told("verified")[-1]["report"])
     assert "micro_batch 12 -> 9, against epoch 2" in report
     assert "quality effect: not measured" in report
+    assert "9.0 MiB now; headroom 95.0 GiB" in report
     assert os.path.exists(one.paths.report(3))
     assert one.told("diagnosis")[0]["diagnosis"]["oom"]["cause"] == "capacity"
 
@@ -222,3 +227,32 @@ def test_a_launcher_that_hangs_without_its_ranks_is_noticed(scene: Make) -> None
     assert [rank["rank"] for rank in one.told("dead_rank")[0]["ranks"]] == [0, 1]
     assert len(one.told("launched")) == 2
     assert one.is_gone()
+
+
+def test_a_claimed_resume_launches_a_run_that_was_done_once_more(
+    scene: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = scene("report_progress(1)")
+    one.supervise()
+
+    monkeypatch.setenv("FLEET_RESUME_FROM", "/checkpoints/step-30")
+    resumed = one.supervise()
+    again = one.supervise()
+
+    assert (resumed.state, again.state) == (State.DONE, State.DONE)
+    assert "LAUNCHING" in one.course(generation=2)
+    assert one.course(generation=3) == ["LOCKED", "DONE"]
+    (told,) = one.told("resumed")
+    assert told["checkpoint"] == "/checkpoints/step-30"
+
+
+def test_a_declared_end_says_where_the_checkpoints_lie(scene: Make, tmp_path: Path) -> None:
+    one = scene("report_progress(1)", end=End(payload=("done",)), checkpoints=str(tmp_path / "c"))
+    Path(one.paths.folder).mkdir(parents=True)
+    Path(one.paths.folder, "done").write_text("x")
+
+    assert one.supervise().state is State.DONE
+
+    declared = read_declared(one.paths)
+    assert declared is not None
+    assert declared.checkpoints == str(tmp_path / "c")
