@@ -7,6 +7,7 @@ beneath it; what comes from files is printable.
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,19 +25,41 @@ _COLOURS = {
     "EXHAUSTED": "bad", "BLOCKED": "bad", "LOCK_LOST": "bad", "ABORTED": "warn",
 }  # fmt: skip
 _SHOWN_EVIDENCE = 3
+_LEAST_WIDTH = 30
 
 
-def render_event(event: Mapping[str, Any], paint: Paint) -> str:
-    """One event, with the time of day at its beginning."""
+def render_event(event: Mapping[str, Any], paint: Paint, width: int | None = None) -> str:
+    """One event, with the time of day at its beginning.
+
+    Args:
+        event: As the journal has it.
+        paint: Colours.
+        width: Where lines are wrapped; None never wraps.
+    """
     kind = str(event.get("event", ""))
     words = _WORDS.get(kind, _plain)(event, paint)
     time = str(event.get("at", ""))[11:19]
     epoch = event.get("epoch")
     head = f"{time}  {'epoch ' + str(epoch) if epoch is not None else 'no epoch':<9}  "
     first, *rest = words
-    lines = [paint("quiet", head) + first]
-    lines += [" " * len(head) + "  " + one_line(line) for line in rest]
+    space = " " * len(head)
+    lines = _wrapped(first, space, width)
+    lines[0] = paint("quiet", head) + lines[0].removeprefix(space)
+    for line in rest:
+        lines += _wrapped(one_line(line), f"{space}  ", width)
     return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str, width: int | None) -> list[str]:
+    if width is None or len(indent) + len(text) <= width:
+        return [indent + text]
+    return textwrap.wrap(
+        text,
+        max(width, len(indent) + _LEAST_WIDTH),
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+    ) or [indent]
 
 
 def _plain(event: Mapping[str, Any], paint: Paint) -> list[str]:
@@ -69,7 +92,9 @@ def _diagnosis(event: Mapping[str, Any], paint: Paint) -> list[str]:
     who = f", rank {', '.join(map(str, ranks))}" if ranks else ""
     lines = [paint("strong", one_line(f"diagnosis: {found.get('class')}{who}"))]
     for evidence in list(found.get("evidence") or ())[:_SHOWN_EVIDENCE]:
-        lines.append(f"{evidence.get('source')}: {evidence.get('text', '')}"[:300])
+        lines.append(
+            f"{str(evidence.get('source')).replace('_', ' ')}: {evidence.get('text', '')}"[:300]
+        )
     lines += [f"advice: {advice}" for advice in found.get("advice") or ()]
     return lines
 

@@ -81,7 +81,8 @@ def _block(look: RunLook, limit: int, paint: Paint, width: int | None) -> list[s
     status = look.status
     state = paint(_COLOURS.get(status.state, "strong"), str(status.state))
     since = "" if status.state in _OVER else f" for {format_seconds(status.since_s)}"
-    lines = [f"{head}: {state}{since}" + (one_line(f", {status.why}") if status.why else "")]
+    why = one_line(f", {status.why}", width and max(20, width - len(look.run) - 30))
+    lines = [f"{head}: {state}{since}" + (why if status.why else "")]
     lines.append(table(_facts(look, status), width=width))
     if status.ranks:
         lines += ["", *_ranks(status, limit, paint, width)]
@@ -191,7 +192,7 @@ def _queue(queue: QueueDepth) -> str:
 
 def eta_words(status: Status) -> str:
     """``3 h 07 min to 3 h 40 min``, with a word while it is provisional; a dash for none."""
-    if status.eta_s is None:
+    if status.eta_s is None or status.state in _OVER:
         return _NONE
     least_s, most_s = status.eta_s
     words = f"{format_seconds(least_s)} to {format_seconds(most_s)}"

@@ -172,3 +172,32 @@ def test_a_run_is_diagnosed_by_name_also_once_its_logs_were_moved(
     assert not list((fleet.root / "runs" / "distill" / "attempt-000001" / "logs").iterdir())
     assert (first["class"], later["class"]) == (found, found)
     assert first["evidence"][0]["text"] == later["evidence"][0]["text"]
+
+
+def test_a_command_that_leaves_itself_running_is_not_called_done_in_silence(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    script = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+
+    called = fleet("train", "supervise", "--json", run_file(tmp_path, script))
+
+    assert called.code == 0
+    last = [event for event in events(called.out) if event["event"] == "state"][-1]
+    assert "1 process that it left running was stopped" in str(last["why"])
+
+
+def test_a_command_that_is_not_there_is_no_mystery(fleet: Fleet, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "run: distill\ncommand: [/no/such/program]\nlook_s: 0.05\nwarmup_s: 0.1\n"
+        "grace_s: 1\ninner_grace_s: 0\n"
+    )
+
+    called = fleet("train", "supervise", "--json", str(path))
+
+    told = events(called.out)
+    assert called.code == 1
+    assert [event for event in told if event["event"] == "unknown"] == []
+    assert [event for event in told if event["event"] == "launched"][1:] == []
+    status = fleet.ok("train", "status", "distill", "--json").json["runs"][0]["status"]
+    assert (status["state"], status["restarts"]) == ("EXHAUSTED", 0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleetcraft.cli.output import note, print_json, print_text
+from fleetcraft.cli.output import columns, note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.errors import UsageError
 from fleetcraft.view.text import Paint
@@ -109,7 +109,7 @@ def _supervise(session: Session, settings: Settings) -> int:
     from fleetcraft.training.supervision.entry import supervise
     from fleetcraft.view.train_events import render_event
 
-    paint = Paint.for_stream(sys.stdout)
+    paint, width = Paint.for_stream(sys.stdout), columns()
 
     def tell(event: Mapping[str, Any]) -> None:
         # Whoever reads along may go away; the run must not end for that.
@@ -117,7 +117,7 @@ def _supervise(session: Session, settings: Settings) -> int:
             if session.json:
                 print_json(event)
             else:
-                print_text(render_event(event, paint))
+                print_text(render_event(event, paint, width))
             sys.stdout.flush()
         except (BrokenPipeError, ValueError):
             from fleetcraft.cli.output import forget_stdout
@@ -125,7 +125,8 @@ def _supervise(session: Session, settings: Settings) -> int:
             forget_stdout()
 
     ended = supervise(settings, tell)
-    if ended.next_step and not session.json:
+    # On a terminal the last event has just said it.
+    if ended.next_step and not session.json and not sys.stdout.isatty():
         note(f"next step: {ended.next_step}")
     return ended.exit_code
 

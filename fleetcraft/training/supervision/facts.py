@@ -9,7 +9,7 @@ from __future__ import annotations
 from fleetcraft.training.plan.verification import Verified
 from fleetcraft.training.records import Crash, Diagnosis, Stopped
 from fleetcraft.training.supervision.machine import Look, Run
-from fleetcraft.training.supervision.observing import Observer, Picture, episode_words, stalled
+from fleetcraft.training.supervision.observing import Observer, Picture, stalled
 from fleetcraft.training.supervision.post_mortem import unexplained
 from fleetcraft.training.supervision.rooms import Rooms
 from fleetcraft.training.supervision.slurm_word import NO_STEP, SlurmWord
@@ -22,7 +22,7 @@ def facts_of(picture: Picture, observer: Observer, rooms: Rooms) -> Look:
     ended = picture.run is Run.ENDED
     end, end_why = rooms.end() if ended else (None, "")
     if ended and rooms.plan.end is None:
-        end, end_why = True, NO_END
+        end, end_why = True, NO_END + _leftover_words(picture)
     return Look(
         now_s=picture.now_s,
         run=picture.run,
@@ -37,11 +37,18 @@ def facts_of(picture: Picture, observer: Observer, rooms: Rooms) -> Look:
         dead=picture.dead,
         excused=observer.excused,
         in_phase=picture.in_phase,
-        episode=episode_words(picture.episode),
+        episode=picture.episode_words,
         warm=picture.now_s - observer.began_s >= rooms.plan.warmup_s,
         verified=isinstance(picture.verified, Verified),
         settle_s=picture.settle_s,
     )
+
+
+def _leftover_words(picture: Picture) -> str:
+    """What a command that ended with 0 has left running: it may have been the run itself."""
+    left = sum(end.leftovers for end in picture.launch.ends)
+    many = "processes that it left running were" if left > 1 else "process that it left running was"
+    return f"; {left} {many} stopped" if left else ""
 
 
 def examined(

@@ -6,6 +6,7 @@ seen before as it was.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,8 @@ class Picture:
         dead: Ranks that died, and were gone at the look before too.
         left: Ranks that are gone because they have done their part, or whose launcher is ending.
         standing: That standing, or the one that a dead rank hides once the run went on without it.
-        episode: The crash that nothing completed since.
+        episode: The crash that nothing completed since,
+        episode_words: and in a few words; empty for none.
         closed: Crash episodes that progress has closed so far.
         verified: What was verified, or what is missing.
         in_phase: A rank is in a declared phase, within its budget.
@@ -76,6 +78,7 @@ class Picture:
     left: frozenset[int]
     standing: Standing
     episode: Episode | None
+    episode_words: str
     closed: int
     verified: Verified | Pending
     in_phase: bool
@@ -161,6 +164,7 @@ class Observer:
             left=left,
             standing=self._standing(sight),
             episode=self._episodes.open,
+            episode_words=self._in_folder(_episode_words(self._episodes.open)),
             closed=self._episodes.closed,
             verified=self._verify(now_s, sight, states, checkpoints, in_phase=in_phase),
             in_phase=in_phase,
@@ -268,10 +272,18 @@ class Observer:
         hits: list[Hit] = []
         for path in dict.fromkeys((*self._logs, *self.launch.log_paths())):
             if path not in self._scans:
+                if not self._may_be_there(path):
+                    continue  # a command that could not be started has none
                 fence = self._fences.get(path)
                 self._scans[path] = LogScan(path, fence=fence, fs=self._fs)
             hits += self._scans[path].look(final=final)
         return hits
+
+    def _may_be_there(self, path: str) -> bool:
+        try:
+            return self._fs.exists(path)
+        except OSError:
+            return True
 
     def _log_step(self) -> int | None:
         steps = [scan.step for scan in self._scans.values() if scan.step is not None]
@@ -328,7 +340,11 @@ class Observer:
     def _trouble(self, launch: LaunchSight) -> str:
         parts = [launch.why if launch.whole is Whole.UNKNOWN else "", self._reader.trouble]
         parts += [scan.trouble for scan in self._scans.values()]
-        return "; ".join(part for part in parts if part)
+        return self._in_folder("; ".join(part for part in parts if part))
+
+    def _in_folder(self, text: str) -> str:
+        """The text with paths as they are in the run's folder: people read it on a terminal."""
+        return text.replace(f"{os.path.dirname(self._paths.folder)}/", "")
 
 
 def _brought_up(state: RankState, rank: RankProgress, now_s: float) -> RankState:
@@ -368,7 +384,7 @@ def stalled(picture: Picture) -> bool:
     return picture.standing in _STALLS
 
 
-def episode_words(episode: Episode | None) -> str:
+def _episode_words(episode: Episode | None) -> str:
     """An open episode in a few words; empty for none."""
     if episode is None:
         return ""

@@ -28,7 +28,7 @@ from fleetcraft.training.supervision.deciding import Checkpoints, Decision
 from fleetcraft.training.supervision.history import History
 from fleetcraft.training.supervision.journal import Event, Journal
 from fleetcraft.training.supervision.machine import Move, Run, Trouble
-from fleetcraft.training.supervision.observing import Picture, episode_words
+from fleetcraft.training.supervision.observing import Picture
 from fleetcraft.training.supervision.slurm_word import NO_STEP, SlurmWord
 from fleetcraft.training.supervision.status_file import Status, StatusFile
 
@@ -139,12 +139,14 @@ class Teller:
             history: The attempts before.
             due: Another launch is wanted; otherwise nothing is told.
         """
-        self._set(restarts=sum(past.crash is not Crash.NONE for past in history.past))
+        goes_on = due and decision.rung is not None and decision.spend.allowed is True
+        before = history.past if goes_on else history.past[:-1]
+        self._set(restarts=sum(past.crash is not Crash.NONE for past in before))
         if not history.past or not due:
             return
         if decision.spend.why:
             self._budget(decision)
-        if decision.rung is not None and decision.spend.allowed:
+        if goes_on:
             self.event(
                 Event.RUNG,
                 rung=decision.rung,
@@ -325,7 +327,7 @@ class Teller:
             self.event(Event.EVIDENCE_CLOSED, why="steps were completed after it")
             self._episode = ""
         self._closed = picture.closed
-        words = episode_words(picture.episode)
+        words = picture.episode_words
         if words and words != self._episode:
             self.event(Event.EVIDENCE, why=words)
         self._episode = words

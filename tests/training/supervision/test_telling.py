@@ -142,3 +142,16 @@ def test_every_event_is_a_printable_line_also_when_it_lacks_everything(kind: Eve
 def test_a_moment_of_this_boot_has_an_age() -> None:
     assert this_moment().boot_s > 0
     assert this_moment().boot_id
+
+
+def test_a_long_event_is_wrapped_on_a_terminal_and_whole_elsewhere() -> None:
+    why = "CODE_ERROR, rank 3 in attempt-000001/logs/n1.log, byte 81: " + "a long line " * 20
+    event = {"event": "evidence", "at": "2026-11-30T12:00:00Z", "epoch": 1, "why": why}
+
+    narrow = render_event(event, Paint(False), 80).split("\n")
+    whole = render_event(event, Paint(False))
+
+    assert len(narrow) > 3
+    assert max(map(len, narrow)) <= 80
+    assert "\n" not in whole
+    assert " ".join(" ".join(narrow).split()) == " ".join(whole.split())
