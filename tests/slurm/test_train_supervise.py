@@ -121,11 +121,14 @@ def test_a_step_that_somebody_cancels_is_known_by_slurms_own_word(
         "it runs",
         lambda: any(told(base, "state")) and told(base, "state")[-1]["state"] == "HEALTHY",
     )
-    accounting_cluster.run("scancel", f"{job}.0")
+    keeper = next((base / "root/runs/distill/attempt-000001/nodes").glob("*.keeper.json"))
+    step = json.loads(keeper.read_text())["step"]
+    assert step["job"] == job
+    accounting_cluster.run("scancel", f"{job}.{step['step']}")
     accounting_cluster.wait_for("the supervisor has left", (base / "code").exists, patience_s=200)
 
     (found,) = told(base, "diagnosis")
-    assert found["slurm"]["step"] == f"{job}.0"
+    assert found["slurm"]["step"] == f"{job}.{step['step']}"
     assert found["slurm"]["state"].startswith("CANCELLED by")
     assert found["diagnosis"]["class"] == "CANCELLED", found
     assert (base / "code").read_text().strip() == "1"

@@ -53,7 +53,12 @@ def _kernel_says(case: Case) -> Evidence | None:
 
 
 def _log_names_it(case: Case) -> Evidence | None:
-    return case.logs()[0] if case.episode and case.episode.has_root else None
+    if case.episode is None or not case.episode.has_root:
+        return None
+    log, said = case.logs()[0], case.scheduler()
+    # Of a step that somebody cancels, srun prints that its tasks were killed.
+    cancelled = said is not None and " by " in case.slurm_state
+    return said if cancelled and log.crash is Crash.KILLED_UNCONFIRMED else log
 
 
 def _never_started_or_killed(case: Case) -> Evidence | None:

@@ -14,6 +14,7 @@ import msgspec
 from fleetcraft.errors import DataError, SchedulerError
 from fleetcraft.files import FileSystem
 from fleetcraft.layout.runs import AttemptPaths
+from fleetcraft.slurm import polls
 from fleetcraft.slurm.step_ends import StepEnd
 from fleetcraft.training.launching.reading import Reports, read_order
 from fleetcraft.training.records import StepRecord
@@ -22,7 +23,7 @@ AskStepEnd = Callable[[StepRecord, str, float], StepEnd | None]
 """Asks how a step of that name ended, for so many seconds: None while it has not, as far as is
 known; no answer is a SchedulerError."""
 PATIENCE_S = 25.0
-"""Two polls of the accounting, which are ten seconds apart; it learns of an end within seconds."""
+"""After this no further question is put; the accounting learns of an end within seconds."""
 _PAUSE_S = 1.0
 
 
@@ -80,9 +81,9 @@ def ask_slurm(
     if step is None:
         return NO_STEP
     deadline = clock() + PATIENCE_S
-    while (left_s := deadline - clock()) > 0:
+    while clock() < deadline:
         try:
-            end = ask(step, name, left_s)
+            end = ask(step, name, polls.PATIENCE_S)
         except SchedulerError as error:
             return SlurmWord(step=step.id, trouble=error.message)
         if end is not None:

@@ -148,3 +148,15 @@ def test_a_crash_signal_of_a_node_is_explained_by_it(tmp_path: Path) -> None:
     found = look_at_the_dead((killed,), (), (), (), end_declared=False, why="", slurm=word)
 
     assert found.diagnosis.crash is Crash.HOST_OOM
+
+
+def test_a_step_that_somebody_cancelled_did_not_die_of_being_killed(tmp_path: Path) -> None:
+    log = tmp_path / "keeper.log"
+    log.write_text("srun: error: n1: task 0: Killed\n")
+    word = SlurmWord(step="12.3", state="CANCELLED by 1000", exit_code="0:9")
+
+    found = look_at_the_dead(
+        (), (str(log),), (), (), end_declared=False, why="it was lost", slurm=word
+    )
+
+    assert found.diagnosis.crash is Crash.CANCELLED
