@@ -16,6 +16,7 @@ from fleetcraft.rollouts.transaction.records import TransactionState
 from fleetcraft.training.checkpoint import claims
 from fleetcraft.training.checkpoint import records as checkpoints
 from fleetcraft.training.records import Crash, Epoch, Keeper, NodeEnd
+from fleetcraft.training.supervision.journal import Event
 from tests.house.test_calibration_pages import documented
 
 REPO = Path(__file__).resolve().parents[2]
@@ -68,9 +69,13 @@ def test_every_state_of_a_transaction_is_documented() -> None:
     assert documented("state", ROLLOUTS) == [state.name for state in on_the_way]
 
 
+def test_every_event_of_a_supervisor_is_documented() -> None:
+    assert sorted(documented("event", FORMAT)) == sorted(event.value for event in Event)
+
+
 def test_every_variable_of_a_command_is_documented() -> None:
     given = set()
-    for room in ("launching", "supervision"):
+    for room in ("launching", "supervision", "checkpoint"):
         for module in (REPO / "fleetcraft/training" / room).glob("*.py"):
-            given |= set(re.findall(r'"(FLEET_[A-Z_]+)"', module.read_text()))
+            given |= set(re.findall(r"\bFLEET_[A-Z_]*[A-Z]\b", module.read_text()))
     assert set(documented("variable", FORMAT)) == given

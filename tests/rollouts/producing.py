@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,12 +56,12 @@ class DisturbedFS(QuickFS):
         self.steps = 0
         self.hit = ""
         self.dead = False
-        self._inside = False
+        self._inside = threading.local()  # a beat of another thread is inside of itself alone
 
     def step(self, name: str, perform: Callable[..., Any], arguments: Any, named: Any) -> Any:
         if self.dead:
             raise Killed
-        if self._inside:
+        if getattr(self._inside, "of", False):
             return perform(self, *arguments, **named)
         if not self._is_hit(name):
             return self._do(perform, arguments, named)
@@ -88,11 +89,11 @@ class DisturbedFS(QuickFS):
         return self.steps >= self.at if self.how == "from" else self.steps == self.at
 
     def _do(self, perform: Callable[..., Any], arguments: Any, named: Any) -> Any:
-        self._inside = True
+        self._inside.of = True
         try:
             return perform(self, *arguments, **named)
         finally:
-            self._inside = False
+            self._inside.of = False
 
 
 def _disturbed(name: str) -> Callable[..., Any]:

@@ -186,7 +186,7 @@ class Observer:
         dead = [rank for rank in sight.dead if rank >= 0]
         return diagnose(
             episodes=self._episodes,
-            hits=self._of_the_dead(dead),
+            hits=self._of_the_dead(dead, sight.step),
             ends=picture.launch.ends,
             slurm_state=slurm.cause,
             slurm_exit=slurm.exit_code,
@@ -196,16 +196,18 @@ class Observer:
             step=sight.step,
         )
 
-    def _of_the_dead(self, dead: Sequence[int]) -> Sequence[Hit]:
+    def _of_the_dead(self, dead: Sequence[int], step: int | None) -> Sequence[Hit]:
         """The last words of a rank that died, where the others' last steps have closed them.
 
-        Ranks that run apart reach their common last step one after the other: what the first one
-        said as it died is then followed by progress that was not its own.
+        Ranks reach their common last step one after the other: what the first said as it died is
+        then followed by progress not its own; by one step, where the line names no rank.
         """
         closed = self._episodes.last_closed
-        if self._episodes.open is not None or closed is None or closed.deciding.rank not in dead:
+        if self._episodes.open is not None or closed is None or not dead:
             return ()
-        return closed.hits
+        late = closed.step is not None and step is not None and step - closed.step <= 1
+        theirs = late if closed.deciding.rank is None else closed.deciding.rank in dead
+        return closed.hits if theirs else ()
 
     def throughput(self) -> object:
         """What was measured since the warm-up; None for nothing."""
