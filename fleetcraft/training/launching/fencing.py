@@ -12,11 +12,10 @@ import os
 
 from fleetcraft.files import FileSystem
 from fleetcraft.layout.runs import AttemptPaths, RunPaths
+from fleetcraft.training.diagnosing.fences import TAIL_BYTES
 from fleetcraft.training.launching.sights import Archived, Fenced
 from fleetcraft.training.records import LogFence
 
-TAIL_BYTES = 4096
-"""How many bytes before a fence its digest is of."""
 _CHUNK_BYTES = 1 << 20
 _DEAD = "dead"
 
@@ -79,42 +78,28 @@ def fence_logs(paths: RunPaths, attempt: AttemptPaths, mark: str, fs: FileSystem
     return Fenced(fences=tuple(fences), archived=tuple(archived))
 
 
-def holds(fence: LogFence) -> bool:
-    """Whether the bytes before a fence are those that were there when it was made.
-
-    Raises:
-        OSError: The log cannot be read.
-    """
-    with open(fence.path, "rb") as file:
-        file.seek(max(0, fence.size_bytes - TAIL_BYTES))
-        tail = file.read(min(TAIL_BYTES, fence.size_bytes))
-    return hashlib.sha256(tail).hexdigest() == fence.tail_sha256
-
-
 def _copy_prefix(log: str, archive: str, fs: FileSystem) -> LogFence:
-    source = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    source = fs.open_read(log)
     try:
-        size_bytes = os.fstat(source).st_size
+        size_bytes = fs.size(source)
         target = fs.create_log(archive)
         try:
-            tail = _copy(source, target, size_bytes)
+            tail = _copy(source, target, size_bytes, fs)
         finally:
             fs.close(target)
     finally:
-        os.close(source)
+        fs.close(source)
     return LogFence(path=log, size_bytes=size_bytes, tail_sha256=hashlib.sha256(tail).hexdigest())
 
 
-def _copy(source: int, target: int, size_bytes: int) -> bytes:
+def _copy(source: int, target: int, size_bytes: int, fs: FileSystem) -> bytes:
     """Copies so many bytes; returns the last of them."""
     tail, done = b"", 0
     while done < size_bytes:
-        chunk = os.read(source, min(_CHUNK_BYTES, size_bytes - done))
+        chunk = fs.read_at(source, min(_CHUNK_BYTES, size_bytes - done), done)
         if not chunk:
             raise OSError(errno.ESTALE, "the log became shorter while it was copied")
-        written = 0
-        while written < len(chunk):
-            written += os.write(target, chunk[written:])
+        fs.append(target, chunk)
         done += len(chunk)
         tail = (tail + chunk)[-TAIL_BYTES:]
     return tail

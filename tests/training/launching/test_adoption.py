@@ -18,15 +18,22 @@ from fleetcraft.errors import SlurmTimeoutError
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import HostId, ProcessId, process_id, this_host
 from fleetcraft.slurm.queue import Step
+from fleetcraft.training.diagnosing.fences import holds
 from fleetcraft.training.launching.adoption import Adoption, find_live
-from fleetcraft.training.launching.fencing import holds
 from fleetcraft.training.launching.looking import Launch
 from fleetcraft.training.launching.nonce_scan import find_by_nonce
 from fleetcraft.training.launching.order import NONCE, ORDER_SCHEMA, Order
 from fleetcraft.training.launching.sights import Answer, Whole
 from fleetcraft.training.launching.start import AttemptExistsError, launch
 from fleetcraft.training.launching.stop import stop
-from fleetcraft.training.records import Keeper, NodeEnd, ProcessRecord, StepRecord, StopResult
+from fleetcraft.training.records import (
+    Keeper,
+    LogFence,
+    NodeEnd,
+    ProcessRecord,
+    StepRecord,
+    StopResult,
+)
 from tests.training.launching.harness import DEAF, PLAIN, Run, wait_until
 
 NODE = this_host().host
@@ -34,6 +41,15 @@ TALKING = (
     "import sys, time\nopen('up', 'w').close()\nn = 0\n"
     "while True:\n    print('line', n, flush=True); n += 1; time.sleep(0.02)\n"
 )
+
+
+def still_holds(fence: LogFence) -> bool:
+    fs = FileSystem()
+    fd = fs.open_read(fence.path)
+    try:
+        return holds(fs, fd, fence)
+    finally:
+        fs.close(fd)
 
 
 def find(run: Run, *, moved: bool = True, patience_s: float = 0.2, **more: object) -> Adoption:
@@ -95,7 +111,7 @@ def test_a_living_run_is_adopted_with_a_fence_where_its_log_stands(run: Run) -> 
     fence = next(fence for fence in found.fences if fence.path == str(log_of(started)))
     (copy,) = [a.archive for a in found.archived if a.log == fence.path]
     assert Path(copy).read_bytes() == log_of(started).read_bytes()[: fence.size_bytes]
-    assert holds(fence)
+    assert still_holds(fence)
     assert [a.moved for a in found.archived] == [False] * len(found.archived)
     wait_until(lambda: log_of(started).stat().st_size > fence.size_bytes, "it goes on talking")
     assert found.launch is not None
