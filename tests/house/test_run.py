@@ -21,8 +21,9 @@ CONFIG = "[pytest]\nmarkers = serial: alone\n"
 def both_calls(repo: Path, monkeypatch: pytest.MonkeyPatch, **tests: str) -> tuple[str, ...]:
     """What the two calls and the look at their sum complain of, and the closing line."""
     (repo / "pytest.ini").write_text(CONFIG)
+    (repo / "tests").mkdir()
     for name, text in tests.items():
-        (repo / f"test_{name}.py").write_text(text)
+        (repo / "tests" / f"test_{name}.py").write_text(text)
     monkeypatch.setattr(run, "REPO", repo)
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")  # it takes seconds to load
     calls = run.Pytest(repo)
