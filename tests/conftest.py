@@ -6,6 +6,7 @@ Not here: fixtures of one subject; they are in the conftest.py of its own folder
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,10 @@ from hypothesis import HealthCheck, settings
 # No test measures absolute time, so neither does hypothesis: other work may run beside it.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in its background so, and every process of a test would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CLASSIC_NAMES = {
     "PROJECT",
