@@ -5,20 +5,16 @@ Real processes on a real file system; `crash_points` runs them and proves what i
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.crash import disturbing
+from tests.crash.disturbing import explained, folder_in_memory
 from tests.rollouts.transaction.crash_points import OPERATIONS
 
-REPO = Path(__file__).resolve().parents[3]
 # Fewest file operations that each consists of, counted when this was written: a guard against a
 # harness that no longer reaches the code.
 FEWEST_STEPS = {
@@ -29,36 +25,11 @@ FEWEST_STEPS = {
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory where there is one: these tests make thousands of small files."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=base, prefix="fleet-crash-") as made:
-        yield Path(made)
+    with folder_in_memory() as made:
+        yield made
 
 
-def disturbed(
-    folder: Path, operation: str, how: list[list[str]], *, broken: bool = False
-) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.rollouts.transaction.crash_points", str(folder),
-         json.dumps({"operation": operation, "how": how, "broken": broken})],
-        cwd=REPO,
-        env={**os.environ, "PYTHONPATH": str(REPO)},
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
-
-
-def explained(report: dict[str, Any]) -> str:
-    return "\n".join(
-        f"{point['how']} at {point['at']}: {point.get('acted')}\n{point['trouble']}"
-        + "\n".join(point.get("listing", []))
-        for point in report["troubles"]
-    )
+disturbed = partial(disturbing.disturbed, "tests.rollouts.transaction.crash_points")
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
