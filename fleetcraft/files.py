@@ -283,6 +283,32 @@ def replace_atomically(temporary: str, final: str) -> None:
     os.replace(temporary, final)
 
 
+def append_report(path: str, data: bytes, *, begin_anew: bool = False) -> bool:
+    """Appends what a task reports of itself in one write, and never raises or waits for it.
+
+    Args:
+        path: Made if it is not there; a link or a pipe without a reader is not written to.
+        data: Whole lines: in one write, lines of several processes do not mix.
+        begin_anew: Begins on a line of its own, since whoever wrote before may have been cut short.
+
+    Returns:
+        Whether all of it was written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags, 0o600)
+    except OSError:
+        return False
+    try:
+        if begin_anew and os.fstat(fd).st_size:
+            data = b"\n" + data
+        return os.write(fd, data) == len(data)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
 def node_local_folder() -> str:
     """A private folder in this machine's memory, made if it is not there.
 

@@ -176,23 +176,30 @@ def is_alive(process: ProcessId) -> bool:
     return process_id(process.pid) == process
 
 
+def is_seen_from(place: HostId, here: HostId) -> bool | None:
+    """Whether pids of a place mean something here; False when that boot is over, with its pids.
+
+    None, where nothing is known: another host, another pid namespace, or a boot without a name.
+    """
+    if place.host != here.host or not place.boot_id or not here.boot_id:
+        return None
+    if place.boot_id != here.boot_id:
+        return False
+    same = bool(here.pid_namespace) and place.pid_namespace == here.pid_namespace
+    return True if same else None
+
+
 def lives_at(place: HostId, process: ProcessId, here: HostId) -> bool | None:
     """Whether a process lives, if this machine can tell; None when it cannot.
-
-    Pids mean something only in their own boot and pid namespace: another boot of the same host
-    means that the process is gone, another namespace or host means that nothing is known.
 
     Args:
         place: Where it began.
         process: The process.
         here: This machine.
     """
-    if place.host != here.host or not place.boot_id or not here.boot_id:
-        return None
-    if place.boot_id != here.boot_id:
-        return False
-    if not here.pid_namespace or place.pid_namespace != here.pid_namespace:
-        return None
+    seen = is_seen_from(place, here)
+    if not seen:
+        return seen
     try:
         return is_alive(process)
     except OSError:  # out of descriptors or memory

@@ -13,6 +13,7 @@ import os
 from typing import Any
 
 from fleetcraft.clock import timestamp
+from fleetcraft.files import append_report
 
 VARIABLE = "FLEET_FORWARDS"
 
@@ -66,7 +67,7 @@ def report_forward(
         }
     if family:
         line["family"] = family
-    return _append(path, json.dumps(line, default=_plain).encode() + b"\n")
+    return append_report(path, json.dumps(line, default=_plain).encode() + b"\n")
 
 
 def _plain(value: Any) -> object:
@@ -75,18 +76,3 @@ def _plain(value: Any) -> object:
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             return number(value)
     return str(value)
-
-
-def _append(path: str, data: bytes) -> bool:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    try:
-        fd = os.open(path, flags, 0o600)
-    except OSError:
-        return False
-    try:
-        # One write, so that lines of several processes of a task do not mix.
-        return os.write(fd, data) == len(data)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)

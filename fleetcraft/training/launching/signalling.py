@@ -10,7 +10,7 @@ import errno
 import os
 import signal
 
-from fleetcraft.identity import HostId, ProcessId, this_host
+from fleetcraft.identity import HostId, ProcessId, is_seen_from, this_host
 from fleetcraft.training.launching.order import NODE, NONCE
 from fleetcraft.training.records import ProcessRecord
 
@@ -32,14 +32,9 @@ def identify(record: ProcessRecord, *, here: HostId | None = None, proc: str = P
         True: it lives. False: positively gone (a reboot, another start time, another nonce).
         None: another host or pid namespace, or it cannot be looked at.
     """
-    here = here or this_host()
-    place = record.place
-    if place.host != here.host or not place.boot_id or not here.boot_id:
-        return None
-    if place.boot_id != here.boot_id:
-        return False
-    if not here.pid_namespace or place.pid_namespace != here.pid_namespace:
-        return None
+    seen = is_seen_from(record.place, here or this_host())
+    if not seen:
+        return seen
     try:
         found = read_process(record.process.pid, proc)
         if found != record.process:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fleetcraft.clock import timestamp
+from fleetcraft.files import append_report
 from fleetcraft.layout.runs import progress_file
 
 VARIABLE = "FLEET_PROGRESS"
@@ -130,10 +131,10 @@ def _tell(path: str, line: dict[str, object]) -> bool:
     except (TypeError, ValueError, RecursionError):
         return False
     if (_told.pid, _told.path) == (os.getpid(), path):
-        written = _append(path, data + b"\n")
+        written = append_report(path, data + b"\n")
     else:
         # A new process, also one that was forked: who it is goes into the same write.
-        written = _append(path, _hello() + b"\n" + data + b"\n", begin_anew=True)
+        written = append_report(path, _hello() + b"\n" + data + b"\n", begin_anew=True)
     # After a failure all is told again, since a short write has left half a line.
     _told.pid, _told.path = (os.getpid() if written else -1), path
     return written
@@ -199,21 +200,3 @@ def _device_peak_bytes() -> int | None:
         return int(cuda.max_memory_allocated())
     except Exception:  # a lost device raises what the driver likes
         return None
-
-
-def _append(path: str, data: bytes, *, begin_anew: bool = False) -> bool:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    try:
-        fd = os.open(path, flags, 0o600)
-    except OSError:
-        return False
-    try:
-        if begin_anew and os.fstat(fd).st_size:
-            # Whoever wrote before may have been cut short in the middle of a line.
-            data = b"\n" + data
-        # One write, so that lines of several processes do not mix.
-        return os.write(fd, data) == len(data)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
