@@ -50,6 +50,7 @@ def one_per_node(
         f"--nodes={count}",
         f"--ntasks={count}",
         "--ntasks-per-node=1",
+        *([f"--nodelist={','.join(nodes)}"] if nodes else []),
         f"--job-name={name}",
         f"--chdir={directory}",
         "--mem=0",
@@ -58,8 +59,6 @@ def one_per_node(
         "--export=ALL",
         f"--immediate={BEGIN_S}",
     ]
-    if nodes:
-        words.append(f"--nodelist={','.join(nodes)}")
     if overlap:
         words.append("--overlap")
     if gpus:
