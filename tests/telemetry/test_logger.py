@@ -254,24 +254,24 @@ def test_a_second_logger_is_refused_in_one_line_that_names_pid_and_file_of_the_f
 
 
 def test_one_that_waits_takes_over_when_the_first_has_ended(rig: Rig, folder: Path) -> None:
-    with (
-        RunningLogger(folder, rig.env()) as first,
-        RunningLogger(folder, rig.env(), wait_s=60.0) as second,
-    ):
-        until(lambda: len(first.files) == 1)
-        loser, winner = first, second
-        if second.process.pid == _writer(folder):
-            loser, winner = second, first
-        loser.end()
-        until(lambda: len(first.files) == 2)
-        assert winner.process.poll() is None or winner is first
-        winner.end()
+    with RunningLogger(folder, rig.env()) as first:
+        # Both at once would be a race, in which one that does not wait may be refused.
+        first.await_rows()
+        with RunningLogger(folder, rig.env(), wait_s=600.0) as second:
+            until(lambda: _waits_for_the_place(second.process.pid))
+            assert len(first.files) == 1
+            first.end()
+            until(lambda: len(second.files) == 2)
+            second.await_rows()
+            assert second.sidecar["pid"] == second.process.pid
+            second.end()
 
 
-def _writer(folder: Path) -> int:
-    until(lambda: any(folder.glob("*.json")))
-    (sidecar,) = folder.glob("*.json")
-    return int(json.loads(sidecar.read_text())["pid"])
+def _waits_for_the_place(pid: int) -> bool:
+    """Whether this logger holds its orders back already, which it does before it asks."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    caught = int(text.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
 # -------------------------------------------------------------------- a driver that misbehaves
