@@ -64,7 +64,7 @@ wait_for_turn() {
 }
 
 # Three lines: the kind of machine, the folder, and the hash of what was asked for with the extras.
-# The extras come last: of 'torch,video' and 'torch,video,diffusers,dev' the wider one serves both.
+# The extras come last: of 'torch,video' and 'torch,video,dev' the wider one serves both.
 stamp_for() { # stamp_for EXTRAS
   local hash
   hash=$(cat "$repo/pyproject.toml" "$repo/infra/constraints.txt" | sha256sum)

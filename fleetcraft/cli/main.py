@@ -50,6 +50,11 @@ VERBS = {
     "calibrate": ("calibrate", "Measure whole cycles, choose a batch, freeze it, check it."),
     "train": ("train", "Supervise a training run, say how it stands, and how one died."),
     "rollouts": ("rollouts", "Look at a trajectory queue, prove it, and steer it."),
+    "evidence": ("evidence", "Prove what a result rests on: manifests, archives, grids, gates."),
+    "report": ("report", "Write one HTML page about what a fleet did."),
+    "caches": ("caches", "Show, check and set where models and compilers keep their files."),
+    "stream": ("stream", "Send summaries and progress to Weights & Biases."),
+    "doctor": ("doctor", "Check this machine and this project, and say what to do."),
     "video": ("video", "Say what a video file holds, and check that it is whole."),
     "config": ("config", "Show the settings and where they come from."),
 }

@@ -1,9 +1,9 @@
 """Every path of the scratch tree; nothing else spells a file name of it.
 
-Here the tree and its spools; training runs, their checkpoints and trajectory queues are in `runs`,
-`checkpoints` and `rollouts`. Pure text: no function here touches a disk. Invariant: a claim's file
-name is the task's file name and the owner, so it can be parsed from the right whatever the task is
-called.
+Here the tree and its spools; training runs, their checkpoints, trajectory queues, evidence and
+caches are in `runs`, `checkpoints`, `rollouts`, `evidence` and `caches`. Pure text: no function
+here touches a disk. Invariant: a claim's file name is the task's file name and the owner, so it can
+be parsed from the right whatever the task is called.
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ class Scratch:
         self.locks = f"{self.control}/locks"
         self.runs = f"{self.root}/runs"
         self.rollouts = f"{self.root}/rollouts"
+        self.evidence = f"{self.root}/evidence"
+        self.caches = f"{self.root}/caches"
 
     def family_folder(self, family: str) -> str:
         """Where the calibration runs of a family lie; ``/`` in its key becomes ``@``."""
