@@ -44,7 +44,11 @@ CALIBRATING = (
 )
 """Files, and below pages, whose tests calibrate for real. On one machine calibrations take turns,
 so they are given to one process, which would otherwise wait for another's."""
-CALIBRATING_PAGES = ("docs/calibration.md", "skills/calibration-and-batching/SKILL.md")
+CALIBRATING_PAGES = (
+    "docs/calibration.md",
+    "skills/gpu-memory-hierarchy/SKILL.md",
+    "skills/gpu-utilization-batching/SKILL.md",
+)
 
 
 def names_with_a_meaning() -> list[str]:
