@@ -39,8 +39,8 @@ class Candidate:
 class Queue:
     """Candidates for one worker.
 
-    Tell it `won` after a successful claim and `missed` after a lost one; `next` returns None only
-    after a whole walk of every lane that yielded nothing.
+    Say `begin` before a look; tell it `won` after a successful claim and `missed` after a lost one.
+    `next` returns None only after a whole walk of every lane, made since `begin`, was in vain.
 
     Args:
         tree: The spool.
@@ -55,6 +55,15 @@ class Queue:
         self._current = self._plain
         self._list_first_at = 0.0
         self._list_plain_at = 0.0
+        self._under_way = False
+
+    def begin(self) -> None:
+        """A look begins: what an earlier one has walked in vain may have tasks by now."""
+        self._under_way = any(lane.under_way for lane in self._lanes)
+
+    @property
+    def _lanes(self) -> tuple[_Lane, ...]:
+        return (self._first, self._plain, self._last)
 
     def next(self) -> Candidate | None:
         """The next candidate, or None when every lane was walked in vain.
@@ -63,12 +72,21 @@ class Queue:
             OSError: A lane cannot be listed.
         """
         self._look_at_clock()
-        for lane in (self._first, self._plain, self._last):
+        candidate = self._walk()
+        if candidate is None and self._under_way:
+            # Part of that walk was made by an earlier look. A worker leaves when there is nothing,
+            # so it must not be told so of what was put back meanwhile.
+            self._under_way = False
+            candidate = self._walk()
+        return candidate
+
+    def _walk(self) -> Candidate | None:
+        for lane in self._lanes:
             candidate = lane.next()
             if candidate is not None:
                 self._current = lane
                 return candidate
-        for lane in (self._first, self._plain, self._last):
+        for lane in self._lanes:
             lane.start_over()
         return None
 
@@ -113,6 +131,11 @@ class _Lane:
         self.yielded = False
         self.misses = 0
         self.listing_s = 0.0
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a pass has begun and is not over."""
+        return self._phase is not _Phase.FRESH
 
     def next(self) -> Candidate | None:
         while not self._names:
