@@ -88,6 +88,7 @@ class Claimer:
             for name in self._batches.released():
                 self._eligibility.take_up(name)
         self._eligibility.begin_walk()
+        self._queue.begin()
         while (candidate := self._queue.next()) is not None:
             if self._eligibility.passed_over(candidate.name):
                 continue
