@@ -235,6 +235,40 @@ class FileSystem:
             os.close(fd)
 
 
+class BulkFileSystem(FileSystem):
+    """What copying of large files needs besides: streams, durability, and the disk's own bytes."""
+
+    def open_source(self, path: str, *, direct: bool = False) -> int:
+        """Opens a regular file, no link; past the page cache if direct (EINVAL: not here)."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        fd = os.open(path, flags | (os.O_DIRECT if direct else 0))
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+
+    def read_into(self, fd: int, buffer: memoryview) -> int:
+        """Reads on into a buffer, which is aligned to a page if direct; 0 at the end."""
+        return os.readv(fd, [buffer])
+
+    def open_new(self, path: str) -> int:
+        """Creates a private file that must not exist; returns a descriptor to write it."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def write(self, fd: int, data: bytes | memoryview) -> None:
+        """Writes all of it."""
+        _write_all(fd, data)
+
+    def seal(self, fd: int, mode: int = 0o444) -> None:
+        """Gives an open file its last mode, read-only unless told, and forces it to disk."""
+        os.fchmod(fd, mode)
+        os.fsync(fd)
+
+    def forget_cached(self, fd: int) -> None:
+        """Advises the page cache to forget an open file; what is not on disk yet stays there."""
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def publish_new(fs: FileSystem, path: str, data: bytes) -> bool:
     """Publishes a whole file under a name that nobody has taken, durably: put-if-absent.
 
@@ -350,7 +384,7 @@ def _renameat2(source: str, destination: str) -> int:
     return 0 if result == 0 else ctypes.get_errno()
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def _write_all(fd: int, data: bytes | memoryview) -> None:
     written = os.write(fd, data)
     while written < len(data):
         written += os.write(fd, data[written:])
