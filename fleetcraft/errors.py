@@ -1,6 +1,8 @@
 """The one tree of errors, drawn whole, with the exit code that each branch carries.
 
     FleetError                  1   done, and the answer is no
+      RefutedError              1   files are not what their manifest says (evidence)
+      ComparisonRefusedError    1   arms cannot be compared (evidence); 7 if that is not known
       UsageError                2   the call's words are off
         BadNameError            2
       ConfigError               3   fleet.yaml, an environment variable, a missing scratch tree
@@ -16,9 +18,11 @@
         NoSuchTaskError         5
         IntegrityError          5   two files where one must be; both were kept
         UnsafeSpoolError        5   another user owns or can write it
+        NoRoomError             5   the destination of a copy is full (evidence)
       DeviceError               6
       DataError                 7   bad data, or data that cannot be verified
         BatchRefusedError       7   what is found is not what the batch table has frozen
+        ChangedError            7   a file changed while it was read (evidence)
       TryAgainLaterError       75
 
 A message says what failed, on which thing, found against expected, and what was not done.

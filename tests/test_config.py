@@ -244,6 +244,12 @@ def test_a_settings_file_that_cannot_be_read_is_an_error(project: Path) -> None:
     assert "cannot read" in refused().message
 
 
+def test_a_settings_file_that_is_a_pipe_holds_nobody(project: Path) -> None:
+    os.mkfifo(project / "fleet.yaml")
+    with pytest.raises(ConfigError, match="it is no regular file"):
+        load({}, {})
+
+
 def test_a_file_of_comments_and_empty_sections_sets_nothing(project: Path) -> None:
     write(project, "# all is default\nworker:\n#  slots: 2\n")
     assert load({}, {}).text("worker.slots") == "1"

@@ -7,6 +7,7 @@ since YAML costs more to import than all else. Invariant: an error names the fil
 from __future__ import annotations
 
 import os
+import stat
 
 import yaml
 
@@ -108,7 +109,13 @@ class _SettingsFile:
 
     def _text(self) -> str:
         try:
-            with open(self._path, "rb") as file:
+            # O_NONBLOCK so that a FIFO of that name cannot hold every command for ever.
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            with open(fd, "rb") as file:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    raise ConfigError(
+                        f"cannot read {self._path}: it is no regular file", path=self._path
+                    )
                 data = file.read(_MAX_BYTES + 1)
         except OSError as error:
             raise ConfigError(

@@ -101,7 +101,9 @@ def append(
     producer = msgspec.structs.replace(producer_here(), code_sha256=code_sha256)
     files = [os.fspath(path) for path in outputs]
     codec, encoder_sha256 = _encoder(os.fspath(encoder), files)
-    versions = {**_loaded_versions(), **(stack or {})}
+    # Plain text: torch's own version, for one, is a class of its own.
+    versions = {name: str(version) for name, version in (stack or {}).items()}
+    versions = {**_loaded_versions(), **versions}
     result = Result(
         schema=SCHEMA,
         arm=check_name(arm, "arm"),
@@ -139,7 +141,8 @@ def check_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """
     for name, value in metrics.items():
         check_name(name, "metric")
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        # Scalars of numpy and torch have __float__, text has not.
+        if isinstance(value, bool) or not hasattr(value, "__float__"):
             raise UsageError(f"metric {name} is {value!r}, expected a number", metric=name)
         if not math.isfinite(value):
             raise UsageError(

@@ -196,6 +196,17 @@ def test_versions_are_those_of_libraries_that_are_loaded(
     assert made.device == ""  # torch has no cuda that is in use
 
 
+def test_scalars_and_versions_of_libraries_are_taken_as_they_come(root: Path) -> None:
+    import numpy as np
+
+    class Version(str):
+        """As torch.__version__ is."""
+
+    made = _append(root, metrics={"score": np.float32(0.5)}, stack={"torch": Version("2.13.0")})
+    assert made.metrics == {"score": 0.5}
+    assert made.stack["torch"] == "2.13.0"
+
+
 def test_appending_loads_no_heavy_library() -> None:
     code = (
         "import sys, fleetcraft.evidence; fleetcraft.evidence.append;"

@@ -10,8 +10,6 @@ import re
 from pathlib import Path
 
 import msgspec
-import pytest
-import yaml
 
 from fleetcraft.gpu.states import GpuState
 from fleetcraft.gpu.status import Status
@@ -26,7 +24,6 @@ from fleetcraft.telemetry.windows.summary import summarize
 
 REPO = Path(__file__).resolve().parents[2]
 FORMAT = (REPO / "docs/telemetry-format.md").read_text()
-SKILLS = sorted((REPO / "skills").iterdir()) if (REPO / "skills").is_dir() else []
 
 
 def documented(heading: str, page: str = FORMAT) -> list[str]:
@@ -79,16 +76,3 @@ def test_the_page_on_top_names_every_state_of_a_gpu() -> None:
     page = (REPO / "docs/telemetry.md").read_text()
     states = re.findall(r"^\| `.` \| ([a-z ]+) \|", page, re.MULTILINE)
     assert {state.replace(" ", "_") for state in states} == set(GpuState)
-
-
-@pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
-def test_a_skill_says_what_it_is_called_and_when_to_read_it(skill: Path) -> None:
-    text = (skill / "SKILL.md").read_text()
-    found = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
-    assert found is not None
-    front = yaml.safe_load(found[1])
-    assert set(front) == {"name", "description"}
-    assert front["name"] == skill.name
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", skill.name)
-    assert len(skill.name) <= 64
-    assert 40 <= len(front["description"]) <= 1024
