@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from fleetcraft.caches.scope import settings_from
 from fleetcraft.cli.grid import bind_as_configured
 from fleetcraft.cli.output import note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
@@ -117,6 +118,7 @@ def _settings(session: Session, spool_dir: str, given: dict[str, Any]) -> Worker
         telemetry_dir=config.text("telemetry.dir"),
         telemetry_interval_s=config.seconds("telemetry.interval_s"),
         depth_every_s=depth_every_s(config.seconds("telemetry.interval_s")),
+        caches=settings_from(config),
         **batch_settings(config),
     )
 

@@ -115,7 +115,7 @@ SETTINGS = (
     Setting("caches.local", "path", "node-local folder of generated sources (TMPDIR, or /tmp)"),
     Setting("caches.export", "flag", "workers tell their tasks where caches are", True),
     Setting("caches.offline", "flag", "tasks are told not to download models", False),
-    Setting("storage.quota", "text", "folders with a small quota, separated by spaces (~)"),
+    Setting("storage.quota", "text", "folders with a small quota (~, unless root is there)"),
     Setting("storage.work", "path", "persistent storage, for code and compact evidence"),
     Setting("storage.purge_days", "count", "scratch removes files idle for so many days", least=1),
     Setting("slurm.partition", "text", "partition for fleets"),

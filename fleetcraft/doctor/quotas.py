@@ -57,7 +57,9 @@ def check_folders(case: Case) -> Iterator[Finding]:
     for name, folder in folders.items():
         if folder:
             yield _room(name, folder)
-    if case.root and (inside := _inside(case.root, quota_folders(config))):
+    # A tree in the home folder is right on a machine of one's own, and rarely on a cluster.
+    small = quota_folders(config) or (["~"] if shutil.which("sbatch") else [])
+    if case.root and (inside := _inside(case.root, small)):
         yield advice(
             "scratch tree",
             f"{case.root} lies on storage with a small quota ({inside}, storage.quota)",

@@ -23,6 +23,7 @@ from fleetcraft.spool.leases import Lease
 from fleetcraft.spool.record import HistoryLine, Outcome, destination
 from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.worker.batch_order import NO_BATCH, BatchOrder, refuse_batch_by_hand
+from fleetcraft.worker.caches import TaskCaches
 from fleetcraft.worker.environment import as_bytes, read_env_file
 from fleetcraft.worker.outcome import OUTCOME_OF_STOP, StopReason, Verdict, judge, seconds_since
 from fleetcraft.worker.settings import WorkerSettings
@@ -131,6 +132,7 @@ def begin(
     *,
     place: Place,
     env: Mapping[bytes, bytes],
+    caches: TaskCaches,
     oom_kills: int | None,
     batch: BatchOrder = NO_BATCH,
 ) -> Attempt | Closed | None:
@@ -158,11 +160,12 @@ def begin(
         held = now
         spec = held.record.spec
         log_facts = os.fstat(log_fd) if spec.outputs else None
-        task_env = dict(env)
+        task_env = {**env, **caches.variables(held, number, slot.index)}
         if spec.env_file:
             given = read_env_file(spec)
             refuse_batch_by_hand(given, f"the env-file {spec.env_file}")
             task_env.update(as_bytes(given))
+            task_env.update(as_bytes(caches.after_env_file(given, held, number, slot.index)))
         task_env.update(slot.environment)
         task_env.update(place.variables(held, number))
         batch.enter(task_env, spec)

@@ -38,8 +38,8 @@ class Diary:
         self._on_event = on_event
         self.untold = 0
 
-    def arrive(self, lease: Lease) -> None:
-        """The worker is there: where, for which job, and with which GPUs."""
+    def arrive(self, lease: Lease, caches: Mapping[str, object]) -> None:
+        """The worker is there: where, for which job, and with which GPUs and caches."""
         self._journal.write(
             {
                 "event": "arrive",
@@ -49,6 +49,7 @@ class Diary:
                 "job": lease.job,
                 "gpus": lease.gpus,
                 "slot_gpus": lease.slot_gpus or ("",) * lease.slots,
+                "caches": caches,
             }
         )
 

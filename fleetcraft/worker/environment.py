@@ -31,9 +31,11 @@ def as_bytes(env: Mapping[str, str]) -> dict[bytes, bytes]:
     return {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
 
 
-def base_environment(settings: WorkerSettings, spool_dir: str) -> dict[str, str]:
-    """What every task of a worker gets: the worker's own environment, and the spool's place."""
-    env = dict(os.environ)
+def base_environment(
+    settings: WorkerSettings, spool_dir: str, caches: Mapping[str, str]
+) -> dict[str, str]:
+    """What every task of a worker gets: the worker's own environment, caches, and the spool."""
+    env = {**os.environ, **caches}
     if "FLEET_OWNER" in env:
         # A worker that is itself a task (a pack): survivors of either owner can then be found.
         env["FLEET_OUTER_OWNER"] = env["FLEET_OWNER"]

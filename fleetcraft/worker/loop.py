@@ -19,12 +19,13 @@ from fleetcraft.spool.control import refuse_markers
 from fleetcraft.spool.queue import Queue
 from fleetcraft.spool.tree import SpoolTree, describe_problem
 from fleetcraft.worker.attempt import Place
+from fleetcraft.worker.caches import TaskCaches
 from fleetcraft.worker.chores import Chores
 from fleetcraft.worker.claiming import Claimer, Nothing
 from fleetcraft.worker.depth import DepthNotes
 from fleetcraft.worker.diary import Diary, OnEvent
 from fleetcraft.worker.eligibility import Eligibility
-from fleetcraft.worker.environment import as_bytes, base_environment, room_for_reports
+from fleetcraft.worker.environment import room_for_reports
 from fleetcraft.worker.heartbeat import Heartbeat
 from fleetcraft.worker.limits import Walltime
 from fleetcraft.worker.outcome import StopReason
@@ -96,6 +97,7 @@ class Worker:
         self._telemetry = TelemetryLogger(settings)  # before the slots, which adopt orphans
         self._wakeup = Wakeup()
         self._slots = make_slots(gpus, self.lease, root=settings.root, pack=outer is not None)
+        self._caches = TaskCaches(settings.caches, self.lease, len(gpus), self._diary.note)
         self._heartbeat = Heartbeat(self.tree, self.lease, self._wakeup.wake)
         self._walltime = Walltime(settings.walltime_s, settings.drain_margin_s)
         self._chores = Chores(
@@ -123,7 +125,7 @@ class Worker:
             settings,
             slots=self._slots,
             place=Place.of(settings, self.lease, room_for_reports(settings, self._diary.note)),
-            env=as_bytes(base_environment(settings, self.tree.paths.root)),
+            caches=self._caches,
             heartbeat=self._heartbeat,
             diary=self._diary,
             walltime=self._walltime,
@@ -150,7 +152,7 @@ class Worker:
         """Claims and runs tasks until there is a reason to leave."""
         self._signals = CaughtSignals(self._wakeup)
         self._heartbeat.start()
-        self._diary.arrive(self.lease)
+        self._diary.arrive(self.lease, self._caches.told())
         self._depth.arrive()
         while True:
             self._obey_signal()  # first: the same signal may have ended tasks, which did not fail
@@ -333,8 +335,7 @@ class Worker:
 
     def on_idle(self) -> None:
         """Leaves when nothing was claimable for long enough, or when the marker allows it."""
-        marker = self._settings.until_marker
-        if marker:
+        if marker := self._settings.until_marker:
             # The order matters: only an empty look after the marker was there counts. A task that
             # asked to be tried again later is in the queue, though nobody may claim it yet.
             if self._seen_empty and self.next_chance_s() is None:

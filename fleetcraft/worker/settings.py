@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from fleetcraft.caches.scope import CacheSettings
 from fleetcraft.identity import NO_JOB, JobRun
 
 DEPTH_EVERY_S = 30.0
@@ -66,6 +67,7 @@ class WorkerSettings:
         batch_table: The frozen batch table; empty for none.
         batch_require: Whether tasks that name a family need a row of it.
         batch_python: The Python whose torch tasks use; empty for the worker's own.
+        caches: What the project says of caches; None tells tasks nothing about them.
     """
 
     spool_dir: str
@@ -90,6 +92,7 @@ class WorkerSettings:
     batch_table: str = ""
     batch_require: bool = False
     batch_python: str = ""
+    caches: CacheSettings | None = None
 
 
 @dataclass(kw_only=True)

@@ -25,7 +25,9 @@ from fleetcraft.worker.attempt import (
     lose,
     settle_without_running,
 )
+from fleetcraft.worker.caches import TaskCaches
 from fleetcraft.worker.diary import Diary
+from fleetcraft.worker.environment import as_bytes, base_environment
 from fleetcraft.worker.heartbeat import Heartbeat
 from fleetcraft.worker.limits import NodeFitness, Walltime
 from fleetcraft.worker.outcome import StopReason
@@ -70,7 +72,7 @@ class Tender:
         *,
         slots: list[Slot],
         place: Place,
-        env: Mapping[bytes, bytes],
+        caches: TaskCaches,
         heartbeat: Heartbeat,
         diary: Diary,
         walltime: Walltime,
@@ -81,7 +83,8 @@ class Tender:
         self._settings = settings
         self._slots = slots
         self._place = place
-        self._env = env
+        self._env = as_bytes(base_environment(settings, tree.paths.root, caches.shared))
+        self._caches = caches
         self._heartbeat = heartbeat
         self._diary = diary
         self._walltime = walltime
@@ -96,8 +99,9 @@ class Tender:
         self.stuck = 0
 
     def close(self) -> None:
-        """Closes what it reads."""
+        """Closes what it reads, and gives up the caches' places."""
         self._oom.close()
+        self._caches.close()
 
     @property
     def busy(self) -> bool:
@@ -136,6 +140,8 @@ class Tender:
                 before_move=lambda line: self._diary.end(name, line),
             ),
         )
+        if ended.clean:
+            self._clear(attempt)
 
     def _lose(self, slot: Slot, attempt: Attempt) -> None:
         """The slot's keeper died: stops what it ran, and files the attempt as lost."""
@@ -154,6 +160,12 @@ class Tender:
                     before_move=lambda line: self._diary.end(name, line),
                 ),
             )
+            self._clear(attempt)
+
+    def _clear(self, attempt: Attempt) -> None:
+        """Removes what it has compiled, now that nothing of it runs."""
+        if why := self._caches.clear(attempt.held, attempt.number):
+            self._diary.note(why)
 
     def renew(self, slot: Slot) -> None:
         """Replaces a keeper that died."""
@@ -246,6 +258,7 @@ class Tender:
                 held,
                 place=self._place,
                 env=self._environment(),
+                caches=self._caches,
                 oom_kills=self._oom.recent(),
                 batch=slot.batch,
             )

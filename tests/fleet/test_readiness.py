@@ -67,7 +67,7 @@ def test_a_place_in_order_passes_and_gets_its_private_folder_of_logs(place: Plac
     checks = place.check()
     refuse(list(checks.values()))
     assert {name for name, check in checks.items() if check.status == "ok"} == {
-        "nodes", "sbatch", "spool", "markers", "walltime", "scratch", "project",
+        "nodes", "sbatch", "spool", "markers", "walltime", "scratch", "project", "caches",
     }  # fmt: skip
     assert {name for name, check in checks.items() if check.status == "not_checked"} == {
         "login guard",
@@ -233,3 +233,49 @@ def test_a_slurm_that_fails_is_an_unknown_balance_only_where_a_headroom_is_set(
     check = place.check(FLEET_BALANCE_HEADROOM_H="10")["balance"]
     assert check.status == "unknown"
     assert refused(check) == 4
+
+
+# -- caches
+
+
+def test_two_names_of_the_hub_that_differ_refuse_a_launch(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", "/a")
+    monkeypatch.setenv("HUGGINGFACE_HUB_CACHE", "/b")
+    check = place.check()["caches"]
+    assert refused(check) == 3
+    assert "HUGGINGFACE_HUB_CACHE says /b" in check.text
+    assert "nothing was submitted" in check.text
+
+
+def test_a_conflict_that_may_do_no_harm_is_only_warned_of(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSFORMERS_CACHE", "/t")
+    check = place.check()["caches"]
+    assert (check.status, check.error) == ("warning", None)
+    assert "fleetcraft caches check shows what to do" in check.text
+
+
+def test_where_sources_lie_on_this_host_says_nothing_of_a_compute_node(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fleetcraft.caches import mounts
+
+    table = (mounts.Mount("/", "nfs4"),)
+    monkeypatch.setattr(mounts, "read_mounts", lambda: table)
+    assert place.check()["caches"].status == "ok"
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/local/disk/of/nodes")
+    assert place.check()["caches"].status == "warning"  # all attempts share it
+    shared = place.project / "triton"
+    shared.mkdir()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(shared))
+    check = place.check()["caches"]
+    assert refused(check) == 3
+    assert f"generates its sources at {shared}" in check.text
+
+
+def test_a_setting_of_quotas_that_cannot_be_split_refuses(place: Place) -> None:
+    check = place.check(FLEET_STORAGE_QUOTA="'open")["caches"]
+    assert refused(check) == 3

@@ -63,6 +63,7 @@ def preflight_command(
     newest attempt in the scratch tree that has told. --launch starts the command with
     FLEET_PREFLIGHT set, by which it exits once it has told.
     """
+    from fleetcraft.caches.scope import settings_from
     from fleetcraft.training.plan.preflight import compare
     from fleetcraft.training.plan.rehearsal import await_built, rehearse
     from fleetcraft.training.plan.run_file import read_run_file
@@ -86,7 +87,14 @@ def preflight_command(
         if launch:
             run = RunPaths(Scratch(session.config.root).run_folder(plan.run))
             with _ended_by_exit():
-                rehearsal = rehearse(run, plan, within_s=within_s, nodes=nodes, tick=progress)
+                rehearsal = rehearse(
+                    run,
+                    plan,
+                    within_s=within_s,
+                    nodes=nodes,
+                    caches=settings_from(session.config),
+                    tick=progress,
+                )
             built, place = rehearsal.built, rehearsal.folder
         else:
             attempt = _attempt(session, plan.run, folder)

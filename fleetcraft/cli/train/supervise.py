@@ -66,6 +66,7 @@ def supervise_command(session: Session, /, words: tuple[str, ...], **given: Any)
     stops the run in bounded time, and the next supervise goes on. In a step of several ranks
     (launch --beside) one of them supervises, on nodes of that step, and the others wait for it.
     """
+    from fleetcraft.caches.scope import settings_from
     from fleetcraft.training.supervision.entry import LOCK_INTERVAL_S, Settings
 
     settings = Settings(
@@ -76,6 +77,7 @@ def supervise_command(session: Session, /, words: tuple[str, ...], **given: Any)
         take_over=given["take_over"],
         anew=given["anew"],
         lock_interval_s=given["lock_interval"] or LOCK_INTERVAL_S,
+        caches=settings_from(session.config),
     )
     if given["dry_run"]:
         return _dry_run(session, settings)

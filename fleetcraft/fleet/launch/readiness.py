@@ -12,8 +12,10 @@ import stat
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fleetcraft.caches.records import Severity
 from fleetcraft.config import Config
 from fleetcraft.errors import (
+    ConfigError,
     FleetError,
     SchedulerError,
     SpoolError,
@@ -22,6 +24,7 @@ from fleetcraft.errors import (
 )
 from fleetcraft.files import FileSystem
 from fleetcraft.fleet.guard.verdict import Verdict, check_login, is_login_host, limits_from
+from fleetcraft.fleet.launch.caches import launch_conflicts
 from fleetcraft.fleet.launch.plan import LaunchPlan
 from fleetcraft.fleet.renewal.demand import DemandReader
 from fleetcraft.fleet.renewal.supply import committed_h, hours_of
@@ -90,6 +93,7 @@ def check_launch(
         _scratch(config, plan, dry_run=dry_run),
         _project(config),
         _setup_file(config),
+        _caches(config, tree),
         _balance(config, plan, polls) if with_balance else None,
     ]
     return [check for check in checks if check is not None]
@@ -260,6 +264,24 @@ def _project(config: Config) -> Check:
     if not os.access(folder, os.W_OK):
         return _warning(name, f"{folder} cannot be written")
     return _ok(name, folder)
+
+
+def _caches(config: Config, tree: SpoolTree) -> Check:
+    """Whether the environment that the job inherits leads all its tasks to the same caches."""
+    name = "caches"
+    try:
+        found = launch_conflicts(config, tree)
+    except FleetError as error:
+        return _failed(name, error)
+    if not found:
+        return _ok(name, "no conflict")
+    first, more = found[0], len(found) - 1
+    text = f"{first.text}{f' (and {more} more conflicts)' if more else ''}"
+    if first.severity is Severity.ERROR:
+        hint = f"{first.hint}; fleetcraft caches check shows all"
+        refusal = ConfigError(f"{text}; nothing was submitted", hint=hint, code=first.code.value)
+        return _failed(name, refusal)
+    return _warning(name, f"{text}; fleetcraft caches check shows what to do")
 
 
 def _setup_file(config: Config) -> Check | None:

@@ -19,6 +19,10 @@ import time
 
 import msgspec
 
+from fleetcraft.caches.clearing import clear_folder
+from fleetcraft.caches.local import require_local_root
+from fleetcraft.caches.roles import INDUCTOR_VARIABLE
+from fleetcraft.caches.scope import TRITON_VARIABLE, is_ours
 from fleetcraft.diagnosis import OomCounter
 from fleetcraft.errors import DataError, FleetError
 from fleetcraft.files import FileSystem
@@ -35,6 +39,7 @@ from fleetcraft.training.records import Keeper, NodeEnd, ProcessRecord
 
 _PUBLISH_S = 60.0
 _PUBLISH_PAUSE_S = 0.5
+_CLEAR_S = 10.0
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 # Slurm sends its warnings to every process of a step; they are the command's to understand.
 _IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -55,6 +60,7 @@ class NodeKeeper:
         self._here = this_host()
         self._node = self._here.host
         self._told = False
+        self._compiled = ""
         self._wake, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -71,7 +77,11 @@ class NodeKeeper:
         if not self._publish_identity():
             print(f"node {self._node} has a keeper already; nothing was started", file=sys.stderr)
             return 1
-        return 0 if self._publish_end(self._run()) else 1
+        end = self._run()
+        published = self._publish_end(end)
+        if self._compiled and end.clean:
+            clear_folder(self._compiled, limit_s=_CLEAR_S)
+        return 0 if published else 1
 
     def _publish_identity(self) -> bool:
         me = process_id(os.getpid())
@@ -105,6 +115,7 @@ class NodeKeeper:
 
     def _start(self) -> None:
         environment = command_environment(self._order, self._paths, self._node, os.environ)
+        self._compiled = self._place_for_compilers(environment)
         if self._order.directory:
             os.chdir(self._order.directory)
         program = shutil.which(self._order.command[0], path=environment.get("PATH", os.defpath))
@@ -121,6 +132,24 @@ class NodeKeeper:
             )
         finally:
             self._fs.close(log_fd)
+
+    def _place_for_compilers(self, environment: dict[str, str]) -> str:
+        """Makes sure of the node's private folder; without it compilers use their own.
+
+        Returns:
+            The folder of what this launch alone generates; empty if there is none.
+        """
+        if self._order.caches is None:
+            return ""
+        try:
+            require_local_root(environment, self._order.caches)
+        except (OSError, FleetError) as error:
+            print(f"compilers keep their own cache folders: {error}", file=sys.stderr)
+            for name in (TRITON_VARIABLE, INDUCTOR_VARIABLE):
+                if is_ours(environment.get(name, "")):
+                    del environment[name]
+        folder = environment.get(TRITON_VARIABLE, "")
+        return folder if is_ours(folder) else ""
 
     def _wait(self) -> tuple[Ended, bool]:
         """Until the command has ended, by itself or on order; says which."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from fleetcraft.caches.scope import CacheSettings
+
 ORDER_SCHEMA = "fleetcraft.train-order/1"
 STOP_SCHEMA = "fleetcraft.train-stop/1"
 
@@ -48,6 +50,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         grace_s: Between TERM and KILL.
         kill_wait_s: How long the keeper waits for what it has killed.
         look_s: Seconds between two looks for an order to stop.
+        caches: What the project says of caches; None tells the command nothing about them.
     """
 
     schema: str
@@ -65,6 +68,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 60.0
     kill_wait_s: float = 10.0
     look_s: float = 1.0
+    caches: CacheSettings | None = None
 
 
 class StopOrder(msgspec.Struct, frozen=True, kw_only=True):

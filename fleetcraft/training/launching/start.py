@@ -14,6 +14,7 @@ from subprocess import Popen
 
 import msgspec
 
+from fleetcraft.caches.scope import CacheSettings
 from fleetcraft.errors import ConfigError, TryAgainLaterError
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import sha256_hex
@@ -54,6 +55,7 @@ def launch(
     node_list: Sequence[str] = (),
     steps: AskSteps | None = None,
     kill_wait_s: float = KILL_WAIT_S,
+    caches: CacheSettings | None = None,
     environ: Mapping[str, str] | None = None,
     fs: FileSystem | None = None,
 ) -> Launch:
@@ -74,6 +76,7 @@ def launch(
             those of that step.
         steps: Asks Slurm for this user's steps; needed to look at a step whose srun is gone.
         kill_wait_s: How long a keeper waits for what it has killed.
+        caches: What the project says of caches; None tells the command nothing about them.
         environ: This process's environment.
         fs: The seam.
 
@@ -101,7 +104,14 @@ def launch(
     node_list = node_list or steps_of.nodes_of_step(epoch.run, count, environ)
     name = steps_of.step_name(epoch.run, epoch.nonce) if as_step else ""
     order = _order(
-        paths, plan, epoch, environment, nodes=count, step_name=name, kill_wait_s=kill_wait_s
+        paths,
+        plan,
+        epoch,
+        environment,
+        nodes=count,
+        step_name=name,
+        kill_wait_s=kill_wait_s,
+        caches=caches,
     )
     _make_folders(paths, fs)
     if not put_if_absent(fs, paths.order, msgspec.json.encode(order) + b"\n"):
@@ -122,6 +132,7 @@ def _order(
     nodes: int,
     step_name: str,
     kill_wait_s: float,
+    caches: CacheSettings | None,
 ) -> Order:
     return Order(
         schema=ORDER_SCHEMA,
@@ -139,6 +150,7 @@ def _order(
         grace_s=plan.grace_s,
         kill_wait_s=kill_wait_s,
         look_s=min(_LOOK_S, plan.look_s),
+        caches=caches,
     )
 
 

@@ -1,14 +1,17 @@
 """The environment of a command: what its keeper adds to its own, node by node.
 
 Records in, variables out. Invariant: what identifies the launch always wins over what a run
-declares; where several nodes meet is only a default.
+declares; where several nodes meet is only a default, and so is where caches are.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
+from fleetcraft.caches.scope import Purpose, Scope, environment_for
 from fleetcraft.errors import NoAnswerError
+from fleetcraft.identity import sha256_hex
 from fleetcraft.layout.runs import AttemptPaths
 from fleetcraft.training.launching.order import (
     BUILT,
@@ -39,10 +42,10 @@ def command_environment(
     Raises:
         SchedulerError: The nodes of the step could not be named.
     """
+    given = {**environ, **_meeting(order, environ), **order.environment}
     return {
-        **environ,
-        **_meeting(order, environ),
-        **order.environment,
+        **given,
+        **_caches(order, paths, node, given),
         NONCE: order.nonce,
         NODE: node,
         RUN: order.run,
@@ -51,6 +54,25 @@ def command_environment(
         BUILT: paths.built,
         ERROR_FILE: paths.error_file(node),
     }
+
+
+def _caches(
+    order: Order, paths: AttemptPaths, node: str, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Where caches are: generated sources of this node and launch, graphs of this node and run."""
+    if order.caches is None:
+        return {}
+    # Epochs of a run follow one another; a run of this name in another tree may not.
+    run_folder = os.path.dirname(paths.folder)
+    key = sha256_hex(os.fsencode(run_folder))[:8]
+    scope = Scope(
+        node=node,
+        run=order.run,
+        attempt=f"{order.epoch}.{order.nonce}",
+        slot=f"{node}-{order.run}-{key}",
+        purpose=Purpose.TRAIN,
+    )
+    return environment_for(scope, environ, order.caches)
 
 
 def _meeting(order: Order, environ: Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from fleetcraft.caches.scope import CacheSettings
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import ConfigError, TryAgainLaterError
 from fleetcraft.files import FileSystem
@@ -73,6 +74,7 @@ def rehearse(
     *,
     within_s: float,
     nodes: int | None = None,
+    caches: CacheSettings | None = None,
     environ: Mapping[str, str] | None = None,
     fs: FileSystem | None = None,
     tick: Callable[[float], None] = lambda seconds: None,
@@ -84,6 +86,7 @@ def rehearse(
         plan: What it declares; its command is started as in the first epoch.
         within_s: The longest that it is waited for.
         nodes: Nodes of its step; see `launching.start.launch`.
+        caches: What the project says of caches; as there.
         environ: This process's environment.
         fs: The seam.
         tick: Called at each look with the seconds so far.
@@ -113,6 +116,7 @@ def rehearse(
             _epoch(plan, nonce),
             environment=_environment(plan, environ),
             nodes=nodes,
+            caches=caches,
             environ=environ,
             fs=fs,
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from fleetcraft.caches.scope import CacheSettings
 from fleetcraft.errors import ConfigError, DataError, FleetError
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import process_id, this_host, this_job_run
@@ -55,6 +56,7 @@ class Settings:
         take_over: Follow a silent supervisor of which nothing is known.
         anew: Count restarts from the beginning, with the knobs as declared.
         lock_interval_s: Seconds between beats of the lock.
+        caches: What the project says of caches; None tells the command nothing about them.
     """
 
     plan: RunPlan
@@ -64,6 +66,7 @@ class Settings:
     take_over: bool = False
     anew: bool = False
     lock_interval_s: float = LOCK_INTERVAL_S
+    caches: CacheSettings | None = None
 
 
 def supervise(
@@ -133,7 +136,9 @@ def _supervise(
     if plan.end is not None:
         folder = plan.checkpoints and os.path.abspath(plan.checkpoints)
         declare_end(paths, plan.end, checkpoints=folder, fs=fs)
-    rooms = Rooms(plan, paths, nodes=settings.nodes, fs=fs, wait=orders.wait)
+    rooms = Rooms(
+        plan, paths, nodes=settings.nodes, caches=settings.caches, fs=fs, wait=orders.wait
+    )
     teller = _teller(plan, paths, held, tell, fs)
     if settings.anew:
         after = max(rooms.epochs.numbers(), default=0)

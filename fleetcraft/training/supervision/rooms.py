@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from fleetcraft.caches.scope import CacheSettings, shared_exports
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import DataError
 from fleetcraft.files import FileSystem
@@ -96,6 +97,7 @@ class Rooms:
         plan: The run.
         paths: Its folder.
         nodes: Nodes of its step, where the call says so; None leaves it to the plan.
+        caches: What the project says of caches; None tells the command nothing about them.
         environ: The environment to which the command's variables are added.
         steps: Asks Slurm for this user's steps.
         step_end: Asks Slurm how a step ended.
@@ -110,6 +112,7 @@ class Rooms:
         paths: RunPaths,
         *,
         nodes: int | None = None,
+        caches: CacheSettings | None = None,
         environ: Mapping[str, str] | None = None,
         steps: AskSteps | None = None,
         step_end: AskStepEnd | None = None,
@@ -123,6 +126,7 @@ class Rooms:
         self.epochs = Epochs(paths, self.fs)
         self.environ = {**(os.environ if environ is None else environ), **plan.environment}
         self._nodes = nodes
+        self._caches = caches
         in_job = "SLURM_JOB_ID" in self.environ
         self._steps = steps or (ask_steps if in_job else None)
         self._step_end = step_end or (ask_step_end if in_job else None)
@@ -268,7 +272,8 @@ class Rooms:
             given=self._given(decision, generation),
             nodes=self._nodes or self.plan.nodes,
         )
-        return launched_epoch(self.plan, decision, opening, self.environ)
+        shared = shared_exports(self.environ, self._caches) if self._caches else {}
+        return launched_epoch(self.plan, decision, opening, {**self.environ, **shared})
 
     def adopted_epoch(self, found: Found, generation: int) -> Epoch:
         """The record of a live run that is adopted: what it was launched with, and new fences.
@@ -297,6 +302,7 @@ class Rooms:
             environment=self._given(decision, epoch.generation),
             nodes=self._nodes,
             steps=self._steps,
+            caches=self._caches,
             fs=self.fs,
         )
 

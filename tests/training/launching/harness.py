@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fleetcraft.caches.scope import CacheSettings
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import new_launch_token, this_host
 from fleetcraft.layout.runs import RunPaths
@@ -158,6 +159,7 @@ class Run:
         *command: str,
         environment: Mapping[str, str] | None = None,
         kill_wait_s: float = 10.0,
+        caches: CacheSettings | None = None,
         **more: object,
     ) -> Launch:
         plan = self.plan(*command, **more)
@@ -168,6 +170,7 @@ class Run:
             epoch,
             environment=environment or {},
             kill_wait_s=kill_wait_s,
+            caches=caches,
         )
         self.launches.append(started)
         return started
