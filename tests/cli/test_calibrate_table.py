@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -318,6 +319,9 @@ def test_a_figure_is_drawn_again_into_a_folder_or_under_a_name(
     ).json
     assert value["figure"] == [str(tmp_path / "new" / f"mine.{kind}") for kind in ("png", "svg")]
     assert imread(value["figure"][0]).shape[1] > 1500
+    origin = json.loads(Path(f"{value['figure'][0]}.origin.json").read_bytes())
+    (source,) = origin["sources"]
+    assert (os.path.basename(source["path"]), source["kind"]) == ("calibration.json", "summary")
     called = fleet("calibrate", "show", "--figure", str(tmp_path))
     assert called.code == 2
     assert "a figure is of one family or run" in called.err

@@ -49,6 +49,11 @@ def no_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", write_nothing)
 
 
+def stamped(*figures: str) -> list[str]:
+    """Figures with their origins, sorted."""
+    return sorted([*figures, *(f"{name}.origin.json" for name in figures)])
+
+
 def worker_of(fleet: Fleet, which: str = "taskq") -> Launch:
     launch = Launch(SpoolTree(str(fleet.root / which)), BEGIN_S, gpus=2, slots=1)
     launch.write("arrive", BEGIN_S, slots=1, gpus=2, host="n1", job="7")
@@ -124,7 +129,7 @@ def test_the_same_input_gives_the_same_bytes_wherever_and_however_it_runs(
 
     with ThreadPoolExecutor() as both:
         made = list(both.map(draw, ("1", "2"), (tmp_path, there)))
-    assert sorted(made[0]) == ["controller.png", "controller.svg", "fleet.png", "fleet.svg"]
+    assert sorted(made[0]) == stamped("controller.png", "controller.svg", "fleet.png", "fleet.svg")
     assert made[0] == made[1]
 
 
@@ -219,8 +224,11 @@ def test_a_controller_log_has_a_figure_of_its_own(
     value = fleet.ok(*words, "--json").json
     told = value["controller"]
     assert (told["points"], told["inconsistent"], told["rejected"]) == (2, 1, {"unknown_line": 1})
-    assert sorted(os.listdir(tmp_path / "out")) == [
-        *("controller.png", "controller.svg", "fleet.png", "fleet.svg"),
+    figures = ("controller.png", "controller.svg", "fleet.png", "fleet.svg")
+    assert sorted(os.listdir(tmp_path / "out")) == stamped(*figures)
+    origin = json.loads((tmp_path / "out/controller.png.origin.json").read_bytes())
+    assert [(one["path"], one["kind"]) for one in origin["sources"]] == [
+        ("../controller.log", "log"),
     ]
 
 
@@ -235,7 +243,7 @@ def test_a_figure_that_could_not_be_drawn_is_named_and_the_answer_is_no(
     assert called.code == 1
     assert "no figure of controller: nothing to draw of" in called.err
     assert "no figure of mfu: no MFU to draw" in called.err
-    assert sorted(os.listdir(tmp_path / "out")) == ["fleet.png", "fleet.svg"]
+    assert sorted(os.listdir(tmp_path / "out")) == stamped("fleet.png", "fleet.svg")
 
 
 @pytest.mark.usefixtures("no_pixels")
@@ -253,7 +261,11 @@ def test_families_that_reported_have_a_figure(
     assert family["family"] == "wan"
     # 6.24e15 FLOP in 100 s on two GPUs of 312 TFLOP/s
     assert family["mfu"] == pytest.approx(0.1)
-    assert sorted(os.listdir(tmp_path / "out"))[2:] == ["mfu.png", "mfu.svg"]
+    figures = ("fleet.png", "fleet.svg", "mfu.png", "mfu.svg")
+    assert sorted(os.listdir(tmp_path / "out")) == stamped(*figures)
+    origin = json.loads((tmp_path / "out/mfu.svg.origin.json").read_bytes())
+    kinds = [one["kind"] for one in origin["sources"]]
+    assert sorted(set(kinds)) == ["journal", "other", "telemetry"]
 
 
 @pytest.mark.usefixtures("no_pixels")

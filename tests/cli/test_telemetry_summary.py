@@ -131,6 +131,21 @@ def test_a_host_whose_gpu_was_seen_later_is_none_without_a_gpu(fleet: Fleet, tra
     assert "hosts without a GPU\n" in fleet.ok("telemetry", "summary", "--end", END).out
 
 
+def test_a_frozen_window_is_stamped_with_the_journals_it_was_joined_from(
+    fleet: Fleet, traces: Path, tmp_path: Path
+) -> None:
+    tell(fleet)
+    frozen = str(tmp_path / "w.json")
+    fleet.ok("telemetry", "summary", "--end", END, "--freeze", frozen)
+    beside = tmp_path / "w.json.origin.json"
+    first = beside.read_bytes()
+    origin = json.loads(first)
+    assert (origin["kind"], origin["made_by"]) == ("summary", "fleetcraft telemetry summary")
+    assert {source["kind"] for source in origin["sources"]} == {"journal"}
+    fleet.ok("telemetry", "summary", "--end", END, "--freeze", frozen)
+    assert beside.read_bytes() == first
+
+
 def test_a_window_without_a_gpu_is_not_frozen(fleet: Fleet, tmp_path: Path) -> None:
     write_file(fleet.root / "telemetry", "laptop", bare(T + 30, 10))
     called = fleet("telemetry", "summary", "--end", END, "--freeze", str(tmp_path / "w.json"))

@@ -13,7 +13,9 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from fleetcraft.cli.session import Session
+from fleetcraft.cli.stamping import stamp_made
 from fleetcraft.errors import DataError, FleetError, UsageError
+from fleetcraft.layout import calibration_record
 
 if TYPE_CHECKING:
     from fleetcraft.batch_table import Table
@@ -123,11 +125,13 @@ def draw(run: Calibration, folder: str, *, name: str = "") -> tuple[tuple[str, .
     except ImportError as error:
         return (), f"matplotlib cannot be imported: {error}"
     try:
-        return plot_calibration(run, folder, name=name or NAME).files, ""
+        files = plot_calibration(run, folder, name=name or NAME).files
     except DataError as error:
         return (), error.message
     except OSError as error:
         return (), f"cannot write into {folder}: {error.strerror or error}"
+    stamp_made(files, [(calibration_record(run.folder), None)], made_by="fleetcraft calibrate")
+    return files, ""
 
 
 def figure_place(path: str) -> tuple[str, str]:

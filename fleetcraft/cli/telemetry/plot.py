@@ -6,14 +6,17 @@ Invariant: a figure that was asked for is written, or the answer says why it is 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleetcraft.cli.output import note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
+from fleetcraft.cli.stamping import Named, files_of, journals_of, stamp_made
 from fleetcraft.cli.telemetry.places import FileProgress, folder_of, spools_of, telemetry_place
 from fleetcraft.errors import ConfigError, DataError, FleetError, UsageError
+from fleetcraft.evidence.records import Kind
 from fleetcraft.view.text import one_line, plural
 
 if TYPE_CHECKING:
@@ -58,7 +61,8 @@ def plot_command(
     Writes fleet.png and fleet.svg; with --controller-log controller.png and .svg, with --mfu
     mfu.png and .svg. DIR is a folder of telemetry files or one file; queue and workers are read
     from the spools of its scratch tree. Gaps stay open, and long ones are cut out and marked. The
-    same input gives the same bytes.
+    same input gives the same bytes. Beside each file, FILE.origin.json says what it was drawn from,
+    for fleetcraft evidence trace.
     """
     drawing = _Drawing(session, folder, out, _span(since, until), title)
     if logs:
@@ -110,6 +114,7 @@ class _Drawing:
         self._errors: dict[str, FleetError] = {}
         self._facts: dict[str, Any] = {}
         self._left_out: dict[str, str] = {}
+        self._origins: list[str] = []
 
     def attempt(self, figure: str, draw: Any) -> None:
         """Draws one figure, or keeps the reason why there is none."""
@@ -133,6 +138,7 @@ class _Drawing:
                 {
                     "schema": "fleetcraft.telemetry_plot/1",
                     "files": self._files,
+                    "origins": self._origins,
                     "left_out": left_out,
                     **self._facts,
                 }
@@ -174,7 +180,7 @@ class _Drawing:
         made = plot_fleet(
             found, queue, timeline, facts, self._made_out(), no_queue=no_queue, title=self._title
         )
-        self._files += made.files
+        self._wrote(made.files, [(source.path, Kind.TELEMETRY) for source in sources.sources])
         self._left_out = dict(made.left_out)
         self._lines.append(fleet_line(found, made.panels, made.left_out))
         self._facts.update(fleet_shape(found, timeline, facts, made.panels, made.title))
@@ -193,7 +199,7 @@ class _Drawing:
         from fleetcraft.view.telemetry_plot import controller_line, controller_shape
 
         made = plot_controller(log, self._made_out(), title=self._title)
-        self._files += made.files
+        self._wrote(made.files, [(path, Kind.LOG) for path in logs], journals=False)
         self._lines.append(controller_line(log))
         self._facts["controller"] = controller_shape(log, made.panels)
 
@@ -204,10 +210,11 @@ class _Drawing:
 
         folder = folder_of(self._place)
         queue, _ = self._queue()
+        sources = self._sources().sources
         mfu, span_s = families_of(
             read_forwards(forwards_folder(folder)),
             queue,
-            self._sources().sources,
+            sources,
             since_s=self._since_s,
             until_s=self._until_s,
         )
@@ -220,9 +227,19 @@ class _Drawing:
         from fleetcraft.plots.family_mfu import plot_family_mfu
         from fleetcraft.view.telemetry_plot import mfu_line, mfu_shape
 
-        self._files += plot_family_mfu(mfu, span_s, self._made_out(), title=self._title)
+        made = plot_family_mfu(mfu, span_s, self._made_out(), title=self._title)
+        reports = files_of(forwards_folder(folder), Kind.OTHER)
+        self._wrote(made, [(source.path, Kind.TELEMETRY) for source in sources] + reports)
         self._lines.append(mfu_line(mfu))
         self._facts["mfu"] = mfu_shape(mfu, span_s)
+
+    def _wrote(self, files: Sequence[str], sources: list[Named], *, journals: bool = True) -> None:
+        """Takes note of figures, and writes beside them what they were drawn from."""
+        if journals:
+            sources = sources + journals_of(spools_of(self._session, self._folder))
+        made_by = "fleetcraft telemetry plot"
+        self._files += files
+        self._origins += stamp_made(files, sources, made_by=made_by)
 
     # -- places
 

@@ -13,6 +13,7 @@ import click
 
 from fleetcraft.cli.output import columns, note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
+from fleetcraft.cli.stamping import journals_of, stamp_made
 from fleetcraft.cli.telemetry.places import FileProgress, spools_of, telemetry_place
 from fleetcraft.errors import FleetError, UsageError
 from fleetcraft.units import format_seconds, parse_duration_s
@@ -102,6 +103,8 @@ def summary_command(
         assert read.evidence is not None
         freeze(target, read.summary, read.evidence, read.folder)
         note(f"frozen: {target}")
+        journals = journals_of(spools_of(session, place))
+        stamp_made([target], journals, made_by="fleetcraft telemetry summary")
     _show(session, read, folder, limit)
     return 0
 
