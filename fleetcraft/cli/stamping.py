@@ -30,7 +30,7 @@ def stamp_made(files: Sequence[str], sources: Iterable[Named], *, made_by: str) 
     """
     if not files:
         return []
-    from fleetcraft.evidence.origins import stamp_all
+    from fleetcraft.evidence.tracing.origins import stamp_all
     from fleetcraft.layout.evidence import origin_file
 
     there = {os.path.realpath(path): (path, kind) for path, kind in sources}

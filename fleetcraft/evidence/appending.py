@@ -19,10 +19,16 @@ import msgspec
 from fleetcraft.batch_table.records import BATCH_VARIABLE, HASH_VARIABLE
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import ConfigError, DataError, FleetError, UsageError
-from fleetcraft.evidence.cells import admit
 from fleetcraft.evidence.digests import hash_file
-from fleetcraft.evidence.records import NAME, Producer, producer_here
-from fleetcraft.evidence.results import (
+from fleetcraft.evidence.records import (
+    NAME,
+    RERUN_SUFFIX,
+    RERUN_VARIABLE,
+    Producer,
+    producer_here,
+)
+from fleetcraft.evidence.release.cells import admit
+from fleetcraft.evidence.results.sets import (
     SCHEMA,
     OutputFile,
     Result,
@@ -96,6 +102,9 @@ def append(
         OSError: It is not known to be written.
     """
     place = _room(os.fspath(root))
+    if os.environ.get(RERUN_VARIABLE):
+        # Beside what it repeats, never among it: `compare SET:ARM SET.rerun:ARM`.
+        set_name = f"{set_name}{RERUN_SUFFIX}"
     check_name(set_name, "set")
     task = _own_record()
     producer = msgspec.structs.replace(producer_here(), code_sha256=code_sha256)

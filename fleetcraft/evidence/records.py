@@ -16,6 +16,10 @@ import msgspec
 ORIGIN_SCHEMA = "fleetcraft.origin/1"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a manifest, grid, result set, gate or arm may be called."""
+RERUN_VARIABLE = "FLEET_RERUN_OF"
+"""Names, inside the task that repeats it, the task that is repeated."""
+RERUN_SUFFIX = ".rerun"
+"""Results of reruns go to the set of this name, beside what they repeat."""
 
 
 class Level(StrEnum):

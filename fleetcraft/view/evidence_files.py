@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from fleetcraft.evidence.archive import Archived
-from fleetcraft.evidence.bag import Bagged
-from fleetcraft.evidence.manifest import Manifest
-from fleetcraft.evidence.verifying import Verdict, Verification, in_words
+from fleetcraft.evidence.files.archive import Archived
+from fleetcraft.evidence.files.bag import Bagged
+from fleetcraft.evidence.files.manifest import Manifest
+from fleetcraft.evidence.files.verifying import Verdict, Verification, in_words
 from fleetcraft.view.text import Paint, left_out, one_line, plural, table
 
 _COLOURS = {Verdict.VERIFIED: "good", Verdict.REFUTED: "bad", Verdict.UNVERIFIABLE: "warn"}

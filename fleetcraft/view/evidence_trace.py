@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fleetcraft.evidence.nodes import TRACE_SCHEMA, Node, Standing, counts, overall, walk
-from fleetcraft.evidence.origins import as_written
+from fleetcraft.evidence.tracing.nodes import TRACE_SCHEMA, Node, Standing, counts, overall, walk
+from fleetcraft.evidence.tracing.origins import as_written
 from fleetcraft.evidence.records import Kind, Level, Origin
 from fleetcraft.view.text import Paint, one_line, plural
 

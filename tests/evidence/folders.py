@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fleetcraft.evidence.manifest import Manifest, make_manifest
+from fleetcraft.evidence.files.manifest import Manifest, make_manifest
 from fleetcraft.files import BulkFileSystem
 
 FILES = {"a.csv": b"x,y\n1,2\n", "clips/one.mp4": b"\0" * 5000, "run.log": b"done\n"}

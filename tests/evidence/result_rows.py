@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fleetcraft.evidence.results import SCHEMA, Result, put, stack_digest
+from fleetcraft.evidence.results.sets import SCHEMA, Result, put, stack_digest
 from fleetcraft.layout.evidence import EvidencePaths
 
 _numbers = iter(range(1, 1 << 40))

@@ -16,7 +16,7 @@ import fleetcraft.evidence
 from fleetcraft import Spool
 from fleetcraft.errors import ConfigError, DataError, UsageError
 from fleetcraft.evidence import append
-from fleetcraft.evidence.results import read_set
+from fleetcraft.evidence.results.sets import read_set
 from fleetcraft.identity import sha256_hex
 
 
@@ -194,6 +194,16 @@ def test_versions_are_those_of_libraries_that_are_loaded(
     assert "diffusers" not in made.stack
     assert made.stack_sha256
     assert made.device == ""  # torch has no cuda that is in use
+
+
+def test_a_rerun_appends_beside_what_it_repeats(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = _append(root)
+    monkeypatch.setenv("FLEET_RERUN_OF", "gen-3")
+    again = _append(root)
+    assert read_set(f"{root}/evidence", "main").results == [first]
+    assert read_set(f"{root}/evidence", "main.rerun").results == [again]
 
 
 def test_scalars_and_versions_of_libraries_are_taken_as_they_come(root: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fleetcraft.errors import ConfigError
 from fleetcraft.evidence.declared import read_declared
-from fleetcraft.evidence.gate_file import read_gate_file
-from fleetcraft.evidence.grid_file import read_grid_file
+from fleetcraft.evidence.release.gate_file import read_gate_file
+from fleetcraft.evidence.release.grid_file import read_grid_file
 from fleetcraft.identity import sha256_hex
 
 

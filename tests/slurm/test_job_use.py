@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetcraft.evidence.accounts import JobUse, look_up
+from fleetcraft.evidence.release.accounts import JobUse, look_up
 from fleetcraft.slurm.polls import Polls
 from tests.slurm.cluster import Cluster
 

@@ -41,8 +41,8 @@ def archive_command(session: Session, *, what: str, destination: str, folder: st
     all read-only. The receipt counts the files at each level, and says how they were read. Called
     again, it verifies what is there. The receipt is kept in the scratch tree too, if there is one.
     """
-    from fleetcraft.evidence.archive import archive
-    from fleetcraft.evidence.targets import find_target, require_files
+    from fleetcraft.evidence.files.archive import archive
+    from fleetcraft.evidence.files.targets import find_target, require_files
     from fleetcraft.view.evidence_files import archive_shape, render_archive
 
     room = kept_room(session)
@@ -51,7 +51,7 @@ def archive_command(session: Session, *, what: str, destination: str, folder: st
         done = archive(manifest, source, destination, progress=progress)
     kept = ""
     if room is not None and os.path.isdir(os.path.dirname(room.folder)):
-        from fleetcraft.evidence.keeping import keep_receipt
+        from fleetcraft.evidence.files.keeping import keep_receipt
 
         try:
             kept, held = keep_receipt(room, done.receipt)

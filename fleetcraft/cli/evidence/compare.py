@@ -19,8 +19,8 @@ from fleetcraft.layout import Scratch
 from fleetcraft.view.text import Paint
 
 if TYPE_CHECKING:
-    from fleetcraft.evidence.comparing import Comparison, Side
-    from fleetcraft.evidence.results import ResultSet
+    from fleetcraft.evidence.results.comparing import Comparison, Side
+    from fleetcraft.evidence.results.sets import ResultSet
 
 _EXAMPLES = """
 fleetcraft evidence compare full cached --metric score
@@ -51,7 +51,7 @@ def compare_command(session: Session, /, a: str, b: str, metric: str, **given: A
     what has no partner. Arms that mix batches, backends, stacks or encoders are refused, and so are
     two arms with different encoder records, or a timed against a bulk one.
     """
-    from fleetcraft.evidence.comparing import ComparisonRefusedError, How, compare
+    from fleetcraft.evidence.results.comparing import ComparisonRefusedError, How, compare
     from fleetcraft.view.evidence_results import comparison_shape, render_comparison
 
     sets: dict[str, ResultSet] = {}
@@ -74,8 +74,8 @@ def compare_command(session: Session, /, a: str, b: str, metric: str, **given: A
 
 
 def _side(session: Session, text: str, set_name: str, sets: dict[str, ResultSet]) -> Side:
-    from fleetcraft.evidence.comparing import Side
-    from fleetcraft.evidence.results import read_set
+    from fleetcraft.evidence.results.comparing import Side
+    from fleetcraft.evidence.results.sets import read_set
 
     folder = Scratch(session.config.root).evidence
     of, _, arm = text.rpartition(":")
@@ -95,7 +95,7 @@ def _side(session: Session, text: str, set_name: str, sets: dict[str, ResultSet]
 
 
 def _only_set(folder: str) -> str:
-    from fleetcraft.evidence.results import set_names
+    from fleetcraft.evidence.results.sets import set_names
 
     names = set_names(folder)
     if len(names) == 1:

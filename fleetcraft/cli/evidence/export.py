@@ -37,8 +37,8 @@ def export_command(session: Session, *, what: str, bag: str, folder: str | None)
     manifests; fleetcraft's own manifest, with kinds and producers, is a tag file in it. It is
     copied and proved as an archive is, and validated by the bagit library before BAG gets its name.
     """
-    from fleetcraft.evidence.bag import export
-    from fleetcraft.evidence.targets import find_target, require_files
+    from fleetcraft.evidence.files.bag import export
+    from fleetcraft.evidence.files.targets import find_target, require_files
     from fleetcraft.view.evidence_files import bag_shape, render_bag
 
     found = find_target(what, kept=kept_room(session), folder=folder)

@@ -17,7 +17,7 @@ from fleetcraft.errors import UsageError
 from fleetcraft.evidence.records import NAME, Kind
 
 if TYPE_CHECKING:
-    from fleetcraft.evidence.manifest import Manifest
+    from fleetcraft.evidence.files.manifest import Manifest
 
 _EXAMPLES = """
 fleetcraft evidence freeze results/ --name sweep-1
@@ -52,9 +52,9 @@ def freeze_command(
     the files; then from schemas, headers and suffixes. Producers come from .origin.json files and
     from result records, those in the folder and those of the scratch tree.
     """
-    from fleetcraft.evidence.keeping import keep_manifest, relative_inside, write_new
-    from fleetcraft.evidence.manifest import check_name, make_manifest
-    from fleetcraft.evidence.producers import files_of_results
+    from fleetcraft.evidence.files.keeping import keep_manifest, relative_inside, write_new
+    from fleetcraft.evidence.files.manifest import check_name, make_manifest
+    from fleetcraft.evidence.files.producers import files_of_results
     from fleetcraft.files import FileSystem
     from fleetcraft.view.evidence_files import manifest_shape, render_manifest
 
@@ -104,7 +104,7 @@ def _kind(text: str) -> tuple[str, Kind]:
 
 
 def _unmatched(manifest: Manifest, globs: list[tuple[str, Kind]]) -> list[str]:
-    from fleetcraft.evidence.policy import kind_by_glob
+    from fleetcraft.evidence.files.policy import kind_by_glob
 
     return [
         f"{glob}={kind.value}"

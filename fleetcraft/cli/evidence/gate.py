@@ -19,7 +19,7 @@ from fleetcraft.layout.evidence import EvidencePaths
 from fleetcraft.view.text import Paint
 
 if TYPE_CHECKING:
-    from fleetcraft.evidence.finding import Answer, Surroundings
+    from fleetcraft.evidence.release.finding import Answer, Surroundings
 
 _EXAMPLES = """
 fleetcraft evidence gate release.yaml
@@ -65,8 +65,8 @@ def gate_command(session: Session, file: str | None, checks: bool) -> int:
     looked at, and releases a grid as long as all of that is the same.
     """
     from fleetcraft.errors import UsageError
-    from fleetcraft.evidence.gate_file import read_gate_file
-    from fleetcraft.evidence.gates import decide, keep
+    from fleetcraft.evidence.release.gate_file import read_gate_file
+    from fleetcraft.evidence.release.gates import decide, keep
     from fleetcraft.view.evidence_results import gate_shape, render_gate
 
     if checks:
@@ -101,7 +101,7 @@ def surroundings(session: Session, base: str) -> Surroundings:
         session: This call.
         base: The folder from which the gate's paths go.
     """
-    from fleetcraft.evidence.finding import Surroundings
+    from fleetcraft.evidence.release.finding import Surroundings
 
     config = session.config
     root = config.text("root")
@@ -147,7 +147,7 @@ def _told(name: str) -> None:
 
 
 def _list_checks(session: Session) -> int:
-    from fleetcraft.evidence.gate_file import CHECKS
+    from fleetcraft.evidence.release.gate_file import CHECKS
     from fleetcraft.view.text import table
 
     if session.json:

@@ -18,8 +18,8 @@ from fleetcraft.layout.evidence import EvidencePaths
 from fleetcraft.view.text import Paint
 
 if TYPE_CHECKING:
-    from fleetcraft.evidence.cells import Completeness
-    from fleetcraft.evidence.grid import Grid, Standing
+    from fleetcraft.evidence.release.cells import Completeness
+    from fleetcraft.evidence.release.grid import Grid, Standing
 
 _EXAMPLES = """
 fleetcraft evidence grid show grid.yaml
@@ -68,8 +68,8 @@ def freeze_grid(session: Session, file: str) -> int:
     result must have) and tasks (the digest of a frozen list of tasks). From then on the result set
     of this name takes only results of its cells.
     """
-    from fleetcraft.evidence.grid import freeze
-    from fleetcraft.evidence.grid_file import read_grid_file, require_tasks
+    from fleetcraft.evidence.release.grid import freeze
+    from fleetcraft.evidence.release.grid_file import read_grid_file, require_tasks
 
     grid = read_grid_file(file)
     if grid.tasks:
@@ -85,7 +85,7 @@ def freeze_grid(session: Session, file: str) -> int:
 @pass_session
 def start_grid(session: Session, name: str) -> int:
     """Say that a frozen grid runs; its first result says so too."""
-    from fleetcraft.evidence.grid import GridState, advance
+    from fleetcraft.evidence.release.grid import GridState, advance
 
     standing, fresh = advance(_paths(session), name, GridState.RUNNING)
     return _say(session, standing, fresh=fresh)
@@ -103,8 +103,8 @@ def complete_grid(session: Session, name: str, limit: int) -> int:
     Results of another grid digest are not counted, and neither are those without a declared metric.
     A complete grid takes no more results.
     """
-    from fleetcraft.evidence.cells import complete
-    from fleetcraft.evidence.grid import GridState
+    from fleetcraft.evidence.release.cells import complete
+    from fleetcraft.evidence.release.grid import GridState
 
     standing, counted, edited, fresh = complete(_paths(session), name)
     done = GridState.COMPLETE in standing.records
@@ -134,7 +134,7 @@ def release_grid(session: Session, name: str, gate: str) -> int:
     must still have its digest.
     """
     from fleetcraft.cli.evidence.gate import surroundings
-    from fleetcraft.evidence.gates import release
+    from fleetcraft.evidence.release.gates import release
 
     standing, fresh = release(surroundings(session, os.curdir), name, gate)
     return _say(session, standing, fresh=fresh)
@@ -146,9 +146,9 @@ def release_grid(session: Session, name: str, gate: str) -> int:
 @pass_session
 def show_grid(session: Session, name: str, limit: int) -> int:
     """Show how far a grid is, and which cells lack a result; of a file, what it would freeze."""
-    from fleetcraft.evidence.cells import look
-    from fleetcraft.evidence.grid import Standing, read_standing
-    from fleetcraft.evidence.grid_file import read_grid_file
+    from fleetcraft.evidence.release.cells import look
+    from fleetcraft.evidence.release.grid import Standing, read_standing
+    from fleetcraft.evidence.release.grid_file import read_grid_file
 
     if name.endswith((".yaml", ".yml")):
         draft = read_grid_file(name)

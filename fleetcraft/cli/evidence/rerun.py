@@ -17,8 +17,8 @@ from fleetcraft.errors import ConfigError, SpoolError, UsageError
 from fleetcraft.view.text import Paint, one_line, plural
 
 if TYPE_CHECKING:
-    from fleetcraft.evidence.rerunning import Subject
-    from fleetcraft.evidence.sameness import Check, Sameness
+    from fleetcraft.evidence.tracing.rerunning import Subject
+    from fleetcraft.evidence.tracing.sameness import Check, Sameness
     from fleetcraft.spool.tree import SpoolTree
 
 _EXAMPLES = """
@@ -51,7 +51,7 @@ def rerun_command(session: Session, /, *, name: str, **given: Any) -> int:
     digest, the scripts of a frozen grid, the encoder and the task's own record. If all is the same,
     the command is enqueued again as NAME.rerun-1, with FLEET_RERUN_OF in its environment.
     """
-    from fleetcraft.evidence.rerunning import standing
+    from fleetcraft.evidence.tracing.rerunning import standing
 
     reason = given["anyway"]
     if reason is not None and not reason.strip():
@@ -77,7 +77,7 @@ def _act(
     subject: Subject, checks: tuple[Check, ...], verdict: Sameness, given: dict[str, Any]
 ) -> Answer:
     """Enqueues it where it may be."""
-    from fleetcraft.evidence.rerunning import run_again, task_again
+    from fleetcraft.evidence.tracing.rerunning import run_again, task_again
 
     code = {"same": 0, "differs": 1}.get(verdict.value, 7)
     reason = (given["anyway"] or "").strip()
@@ -96,7 +96,7 @@ def _act(
 def _say(session: Session, subject: Subject, checks: tuple[Check, ...], answer: Answer) -> None:
     import msgspec
 
-    from fleetcraft.evidence.rerunning import writes_over
+    from fleetcraft.evidence.tracing.rerunning import writes_over
     from fleetcraft.view.evidence_trace import render_rerun
 
     over = writes_over(subject)
@@ -122,7 +122,7 @@ def _say(session: Session, subject: Subject, checks: tuple[Check, ...], answer: 
 
 
 def _subject(session: Session, name: str) -> Subject:
-    from fleetcraft.evidence.rerunning import find_subject
+    from fleetcraft.evidence.tracing.rerunning import find_subject
     from fleetcraft.layout import Scratch
 
     return find_subject(name, scratch=Scratch(session.config.root), trees=_trees(session))
@@ -147,7 +147,7 @@ def _trees(session: Session) -> list[SpoolTree]:
 
 
 def _checks(session: Session, subject: Subject, given: dict[str, Any]) -> tuple[Check, ...]:
-    from fleetcraft.evidence.sameness import compare_with_here
+    from fleetcraft.evidence.tracing.sameness import compare_with_here
     from fleetcraft.layout import Scratch
 
     return compare_with_here(

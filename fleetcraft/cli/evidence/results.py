@@ -38,8 +38,8 @@ def results_command(session: Session, set_name: str, arm: str, limit: int) -> in
     never used.
     """
     from fleetcraft.errors import DataError
-    from fleetcraft.evidence.arms import judge_arm
-    from fleetcraft.evidence.results import read_set, set_names
+    from fleetcraft.evidence.results.arms import judge_arm
+    from fleetcraft.evidence.results.sets import read_set, set_names
     from fleetcraft.view.evidence_results import (
         render_set,
         render_sets,

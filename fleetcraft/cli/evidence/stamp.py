@@ -51,7 +51,7 @@ def stamp_command(
     path, or KIND=PATH where the kind is not plain from name and content. A source that is appended
     to later still agrees. Paths are kept relative, so FILE and its sources can move together.
     """
-    from fleetcraft.evidence.origins import stamp
+    from fleetcraft.evidence.tracing.origins import stamp
     from fleetcraft.layout.evidence import origin_file
     from fleetcraft.view.evidence_trace import render_stamp, stamp_shape
 
@@ -73,7 +73,7 @@ def _source(text: str) -> tuple[str, Kind | None]:
 
 
 def _files_of(session: Session, name: str) -> list[str]:
-    from fleetcraft.evidence.results import read_set
+    from fleetcraft.evidence.results.sets import read_set
     from fleetcraft.layout import Scratch
 
     found = read_set(Scratch(session.config.root).evidence, name)

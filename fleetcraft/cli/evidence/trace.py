@@ -17,8 +17,8 @@ from fleetcraft.errors import ConfigError, UsageError
 from fleetcraft.view.text import Paint, plural
 
 if TYPE_CHECKING:
-    from fleetcraft.evidence.rooms import Roots
-    from fleetcraft.evidence.walking import Recompute
+    from fleetcraft.evidence.tracing.rooms import Roots
+    from fleetcraft.evidence.tracing.walking import Recompute
 
 _EXAMPLES = """
 fleetcraft evidence trace figures/score.png
@@ -61,8 +61,8 @@ def trace_command(
     claim, logs by their name. Sources are looked for where the record says, then in the scratch
     tree, then in each --archive.
     """
-    from fleetcraft.evidence.nodes import Standing, overall
-    from fleetcraft.evidence.trace import trace
+    from fleetcraft.evidence.tracing.nodes import Standing, overall
+    from fleetcraft.evidence.tracing.trace import trace
     from fleetcraft.view.evidence_trace import render_trace, trace_shape
 
     for archive in archives:
@@ -87,7 +87,7 @@ def trace_command(
 
 def _recompute(roots: Roots) -> Recompute:
     """What computes a frozen window again, where its telemetry may also be in that of settings."""
-    from fleetcraft.evidence.nodes import Standing
+    from fleetcraft.evidence.tracing.nodes import Standing
     from fleetcraft.telemetry.windows.verdicts import Verdict
     from fleetcraft.telemetry.windows.verify import verify
 
@@ -104,7 +104,7 @@ def _recompute(roots: Roots) -> Recompute:
 
 def roots_of(session: Session, archives: tuple[str, ...] = ()) -> Roots:
     """Where evidence may lie, as settings and options say; a trace needs none of it."""
-    from fleetcraft.evidence.rooms import Roots
+    from fleetcraft.evidence.tracing.rooms import Roots
 
     config = session.config
     try:

@@ -46,8 +46,8 @@ def verify_command(
     includes those before it: listed looks at names, sized at sizes, hashed reads every file, reread
     reads every file from the disk past the page cache, as well as the file system allows.
     """
-    from fleetcraft.evidence.targets import find_target, verify_target
-    from fleetcraft.evidence.verifying import Verdict
+    from fleetcraft.evidence.files.targets import find_target, verify_target
+    from fleetcraft.evidence.files.verifying import Verdict
     from fleetcraft.view.evidence_files import render_verification, verification_shape
 
     found = find_target(target, kept=kept_room(session), folder=folder)

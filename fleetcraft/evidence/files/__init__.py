@@ -1,0 +1,4 @@
+"""Files of evidence: manifests, verification by level, archives, bags.
+
+Invariant: a folder gets its final name when every byte of it was read back and compared.
+"""

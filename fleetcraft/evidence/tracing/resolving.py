@@ -1,0 +1,300 @@
+"""What each kind of file rests on, read from its content: one small function a kind.
+
+The walk itself is in `walking`; a kind without a function here ends it. Invariant: content is
+looked at only after its bytes were found to be as recorded, or it vouches for itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from fleetcraft.batch_table import read_table
+from fleetcraft.errors import DataError
+from fleetcraft.evidence.records import Kind, Level
+from fleetcraft.evidence.results.sets import Result, Row, read_file, read_set, set_names
+from fleetcraft.evidence.tracing.claimed import Claimed
+from fleetcraft.evidence.tracing.nodes import Node, Standing
+from fleetcraft.evidence.tracing.origins import digest_of_prefix, read_prefix
+from fleetcraft.evidence.tracing.walking import Expected, Findings, Item, Resolver, Walk
+from fleetcraft.identity import sha256_hex
+from fleetcraft.layout import Scratch, calibration_record
+from fleetcraft.spool.record import parse
+
+_WINDOW = "gpu_telemetry_window"
+_WINDOW_VERSION = 3
+_CALIBRATION = "fleetcraft.calibration/"
+
+
+# ------------------------------------------------------------------------------------ summaries
+
+
+class _WindowSource(msgspec.Struct, frozen=True):
+    path: str
+    node: str
+    prefix_bytes: int
+    sha256: str
+    job: str = ""
+
+
+class _Run(msgspec.Struct, frozen=True):
+    spool: str
+    task: str
+    claim: str
+    host: str = ""
+    outcome: str = ""
+
+
+class _Queue(msgspec.Struct, frozen=True):
+    runs: tuple[_Run, ...] = ()
+
+
+class _Trial(msgspec.Struct, frozen=True):
+    journal: str = ""
+    journal_sha256: str = ""
+
+
+class _Calibration(msgspec.Struct, frozen=True):
+    folder: str
+    trials: tuple[_Trial, ...] = ()
+
+
+class _Window(msgspec.Struct, frozen=True):
+    folder: str
+    sources: tuple[_WindowSource, ...]
+    queue: _Queue | None = None
+
+
+def _summary(walk: Walk, item: Item) -> Findings:
+    """A frozen window and a calibration hold their sources; of other summaries the origin does."""
+    value = _json(walk, item)
+    if str(value.get("schema", "")).startswith(_CALIBRATION):
+        return _calibration(walk, item, value)
+    if value.get("kind") != _WINDOW:
+        return Findings()
+    if value.get("schema_version") != _WINDOW_VERSION:
+        said = f"a window of schema {value.get('schema_version')!r}: fleetcraft telemetry verify"
+        return Findings(verdict=Standing.UNKNOWN, detail=said)
+    rest = {key: one for key, one in value.items() if key != "digest"}
+    if sha256_hex(msgspec.json.encode(rest, order="deterministic")) != value.get("digest"):
+        return Findings(verdict=Standing.CHANGED, detail="its digest does not hold")
+    try:
+        window = msgspec.convert(value, _Window)
+    except msgspec.ValidationError as error:
+        return Findings(verdict=Standing.UNKNOWN, detail=f"no frozen window: {error}")
+    children = tuple(_of_window(walk, item, window))
+    if walk.recompute is None:
+        return Findings(children, vouches=True)
+    verdict, detail = walk.recompute(item.path)
+    return Findings(children, verdict, detail, vouches=True)
+
+
+def _calibration(walk: Walk, item: Item, value: Mapping[str, Any]) -> Findings:
+    """The journals of its trials, which lie where it says from its own folder."""
+    try:
+        run = msgspec.convert(value, _Calibration)
+    except msgspec.ValidationError as error:
+        return Findings(verdict=Standing.UNKNOWN, detail=f"no calibration: {error}")
+    kept = [trial for trial in run.trials if trial.journal and trial.journal_sha256]
+    journals = (
+        walk.file(
+            os.path.dirname(item.path),
+            os.path.relpath(trial.journal, run.folder),
+            Kind.JOURNAL,
+            Expected(None, trial.journal_sha256.removeprefix("sha256:")),
+            into=False,
+        )
+        for trial in kept
+    )
+    return Findings(tuple(journals))
+
+
+def _of_window(walk: Walk, item: Item, window: _Window) -> Iterator[Node]:
+    """Each source with the tasks that ran on its node, then the tasks of nodes without a file."""
+    folder = os.path.join(os.path.dirname(item.path), window.folder)
+    by_host: dict[str, list[_Run]] = {}
+    for run in window.queue.runs if window.queue else ():
+        by_host.setdefault(run.host, []).append(run)
+    for source in window.sources:
+        if source.path != os.path.basename(source.path) or os.path.isabs(window.folder):
+            detail = "it names a file outside its folder"
+            yield Node(
+                name=source.path, kind=Kind.TELEMETRY, verdict=Standing.UNKNOWN, detail=detail
+            )
+            continue
+        yield walk.file(
+            folder,
+            source.path,
+            Kind.TELEMETRY,
+            Expected(source.prefix_bytes, source.sha256),
+            extra=_runs(walk, by_host.pop(source.node, ())),
+        )
+    for runs in by_host.values():
+        yield from _runs(walk, runs)
+
+
+def _runs(walk: Walk, runs: Iterable[_Run]) -> list[Node]:
+    return [
+        walk.task(Claimed(task=run.task, spool=run.spool, token=run.claim, outcome=run.outcome))
+        for run in runs
+    ]
+
+
+def _json(walk: Walk, item: Item) -> Mapping[str, Any]:
+    try:
+        value = msgspec.json.decode(read_prefix(walk.fs, item.path, count=item.size_bytes))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}  # a summary need not be JSON
+    return value if isinstance(value, dict) else {}
+
+
+# -------------------------------------------------------------------------------------- results
+
+
+def _results(walk: Walk, item: Item) -> Findings:
+    """A node for each record in the part of the file that counts, with its task and outputs."""
+    found = read_file(item.path, fs=walk.fs)
+    lines = read_prefix(walk.fs, item.path, count=item.size_bytes).count(b"\n")
+    rows = [row for row in found.rows if row.line <= lines]
+    rejects = [one for one in found.rejects if one.line <= lines and one.reason != "torn"]
+    children = [_row(walk, found.folder, row) for row in rows]
+    if rejects:
+        said = f"{len(rejects)} of its lines cannot be trusted ({rejects[0].reason})"
+        changed = any(one.reason == "digest" for one in rejects)
+        verdict = Standing.CHANGED if changed else Standing.UNKNOWN
+        return Findings(tuple(children), verdict, said)
+    return Findings(tuple(children), vouches=True)
+
+
+def _row(walk: Walk, folder: str, row: Row) -> Node:
+    result = row.result
+    below = [
+        walk.output(folder, out.path, Expected(out.size_bytes, out.sha256))
+        for out in result.outputs
+    ]
+    verdict, detail = Standing.VERIFIED, ""
+    if result.producer.task:
+        below.append(walk.made_by(result.producer, identity=result.command_identity))
+    else:
+        verdict, detail = Standing.UNRECORDED, "no task made it"
+    children, left_out = walk.cut(below)
+    return Node(
+        name=label_of(result),
+        kind=Kind.RESULTS,
+        verdict=verdict,
+        level=Level.HASHED,
+        detail=detail,
+        expected_sha256=row.sha256,
+        found_sha256=row.sha256,
+        children=children,
+        left_out=left_out,
+    )
+
+
+def label_of(result: Result) -> str:
+    """What a result is called: ``candidate/arm/seed``, without a candidate that it has not."""
+    return "/".join(part for part in (result.candidate, result.arm, str(result.seed)) if part)
+
+
+def results_that_name(walk: Walk, sha256: str) -> list[Node]:
+    """The result records, of any set of the roots, that name an output with these bytes."""
+    found: list[Node] = []
+    for root in (walk.rooms.roots.scratch, *walk.rooms.roots.archives):
+        evidence = Scratch(root).evidence if root else ""
+        for name in set_names(evidence) if evidence else ():
+            results = read_set(evidence, name, fs=walk.fs)
+            found += [
+                _row(walk, results.folder, row)
+                for row in results.rows
+                if any(out.sha256 == sha256 for out in row.result.outputs)
+            ]
+    return found
+
+
+# ------------------------------------------------------------------------------ journals, tasks
+
+
+class _Event(msgspec.Struct, frozen=True):
+    event: str = ""
+    task: str = ""
+    claim: str = ""
+    outcome: str = ""
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+
+
+def _journal(walk: Walk, item: Item) -> Findings:
+    """The tasks that a worker ended, as far as its journal counts."""
+    ended: dict[str, _Event] = {}
+    bad = 0
+    for line in read_prefix(walk.fs, item.path, count=item.size_bytes).split(b"\n"):
+        try:
+            event = _decode_event(line) if line.strip() else None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            bad += 1
+            continue
+        if event is not None and event.event == "end" and event.task and event.claim:
+            ended.setdefault(event.claim, event)
+    spool = os.path.dirname(os.path.dirname(os.path.realpath(item.path)))
+    children = tuple(
+        walk.task(Claimed(task=end.task, token=end.claim, outcome=end.outcome, beside=spool))
+        for end in ended.values()
+    )
+    return Findings(children, detail=f"{bad} lines are no events" if bad else "")
+
+
+def _task(walk: Walk, item: Item) -> Findings:
+    """A record itself: its last attempt, in the spool in which it lies."""
+    record = parse(read_prefix(walk.fs, item.path, count=item.size_bytes))
+    spool = os.path.dirname(os.path.dirname(os.path.realpath(item.path)))
+    claimed = Claimed(task=record.spec.name, beside=spool, identity=record.identity)
+    return Findings((walk.task(claimed),), vouches=True)
+
+
+# ---------------------------------------------------------------------------------- batch table
+
+
+def _table(walk: Walk, item: Item) -> Findings:
+    """A frozen batch table: each row's calibration record, found by its hash."""
+    table = read_table(item.path)
+    children = [
+        node
+        for family, row in table.families.items()
+        if (node := _calibrated(walk, family, row.evidence)) is not None
+    ]
+    missing = len(table.families) - len(children)
+    detail = f"{missing} rows whose calibration record is not here" if missing else ""
+    verdict = Standing.MISSING if missing else Standing.VERIFIED
+    return Findings(tuple(children), verdict, detail, vouches=True)
+
+
+def _calibrated(walk: Walk, family: str, evidence: tuple[str, ...]) -> Node | None:
+    wanted = {text.rpartition(":")[2] for text in evidence}
+    for root in (walk.rooms.roots.scratch, *walk.rooms.roots.archives):
+        folder = Scratch(root).family_folder(family) if root else ""
+        if not os.path.isdir(folder):
+            continue
+        for run in sorted(walk.fs.listdir(folder), reverse=True):
+            path = calibration_record(os.path.join(folder, run))
+            try:
+                size_bytes, sha256 = digest_of_prefix(walk.fs, path)
+            except DataError:
+                continue
+            if sha256 in wanted:
+                where, name = os.path.split(path)
+                return walk.file(where, name, Kind.SUMMARY, Expected(size_bytes, sha256))
+    return None
+
+
+RESOLVERS: Mapping[Kind, Resolver] = {
+    Kind.SUMMARY: _summary,
+    Kind.RESULTS: _results,
+    Kind.JOURNAL: _journal,
+    Kind.TASK: _task,
+    Kind.TABLE: _table,
+}
+"""What the content of a kind of file says; the other kinds end a trace."""
