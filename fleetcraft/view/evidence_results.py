@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from fleetcraft.evidence.results.arms import judge_arm
 from fleetcraft.evidence.release.cells import Completeness
-from fleetcraft.evidence.results.comparing import Comparison, How
 from fleetcraft.evidence.release.gates import Decided, Decision
 from fleetcraft.evidence.release.grid import Grid, GridState, Standing
+from fleetcraft.evidence.results.arms import judge_arm
+from fleetcraft.evidence.results.comparing import Comparison, How
 from fleetcraft.evidence.results.sets import Reject, Result, ResultSet
 from fleetcraft.view.text import Paint, left_out, one_line, plural, table
 

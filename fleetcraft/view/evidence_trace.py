@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fleetcraft.evidence.records import Kind, Level, Origin
 from fleetcraft.evidence.tracing.nodes import TRACE_SCHEMA, Node, Standing, counts, overall, walk
 from fleetcraft.evidence.tracing.origins import as_written
-from fleetcraft.evidence.records import Kind, Level, Origin
 from fleetcraft.view.text import Paint, one_line, plural
 
 STAMP_SCHEMA = "fleetcraft.stamp/1"
