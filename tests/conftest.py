@@ -46,6 +46,7 @@ CALIBRATING = (
 so they are given to one process, which would otherwise wait for another's."""
 CALIBRATING_PAGES = (
     "docs/calibration.md",
+    "docs/walkthrough.md",
     "skills/gpu-memory-hierarchy/SKILL.md",
     "skills/gpu-utilization-batching/SKILL.md",
 )
