@@ -52,6 +52,7 @@ def test_the_demo_runs_the_whole_sweep_and_says_what_happened(tmp_path: Path) ->
     assert (results / "report" / "fleet.png").read_bytes().startswith(b"\x89PNG")
     assert (results / "report" / "fleet.svg").read_text().rstrip().endswith("</svg>")
     assert "telemetry plot --out report" in done.stdout
+    assert "A sweep of video clips" in (results / "report" / "report.html").read_text()
     assert str(results / "report" / "fleet.png") in done.stdout
 
 

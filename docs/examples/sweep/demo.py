@@ -137,6 +137,9 @@ def draw_telemetry(root: Path, results: Path) -> str:
     gpus = ask_fleetcraft(root, results, "telemetry", "inspect")["gpus"]
     fleetcraft(root, results, "telemetry", "summary", "--window", "1h")
     fleetcraft(root, results, "telemetry", "plot", "--out", "report")
+    fleetcraft(
+        root, results, "report", "-o", "report/report.html", "--title", "A sweep of video clips"
+    )  # fmt: skip
     if gpus:
         return f"{gpus} GPUs beside the queue: utilization, memory, power, and what was to do"
     return "the queue, and memory and load of this host: no GPU was seen, and none is made up"
@@ -213,6 +216,7 @@ def report(root: Path, results: Path, seen: str) -> None:
     for path in ("clips", "report/summary.csv", "report/summary.md", "report/summary.png"):
         print(f"  {results / path}")
     print(f"  {results / 'report' / 'fleet.png'} ({seen})")
+    print(f"  {results / 'report' / 'report.html'} (all of it on one page, for a browser)")
 
 
 def print_means(path: Path) -> None:
