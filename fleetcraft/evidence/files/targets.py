@@ -139,10 +139,17 @@ def _with_its_files(path: str) -> Target | None:
 
 def _manifest(path: str, folder: str | None) -> Target:
     manifest = read_manifest(path)
-    if folder is None and manifest.folder:
-        start = os.path.realpath(os.path.dirname(path))
-        folder = os.path.normpath(os.path.join(start, manifest.folder))
-    return Target(kind=TargetKind.MANIFEST, path=path, manifest=manifest, folder=folder or "")
+    if folder is None:
+        folder = folder_of(manifest, path)
+    return Target(kind=TargetKind.MANIFEST, path=path, manifest=manifest, folder=folder)
+
+
+def folder_of(manifest: Manifest, path: str) -> str:
+    """Where a manifest that was read from a path says its files are; empty if it does not."""
+    if not manifest.folder:
+        return ""
+    start = os.path.realpath(os.path.dirname(path))
+    return os.path.normpath(os.path.join(start, manifest.folder))
 
 
 def _nothing(text: str, kept: EvidencePaths | None) -> DataError:

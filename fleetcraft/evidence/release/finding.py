@@ -15,6 +15,7 @@ import msgspec
 
 from fleetcraft.errors import ConfigError
 from fleetcraft.evidence.digests import hash_file
+from fleetcraft.evidence.records import Level
 from fleetcraft.evidence.results.sets import ResultSet
 from fleetcraft.layout.evidence import EvidencePaths
 from fleetcraft.slurm.polls import Polls
@@ -33,6 +34,12 @@ class InputKind(StrEnum):
     """Tasks of a spool; the digest is over their records."""
     JOBS = "jobs"
     """Jobs of Slurm; the digest is over what the accounting said."""
+    PAYLOAD = "payload"
+    """The files that a manifest names; the digest is the manifest's root."""
+    OUTPUTS = "outputs"
+    """The files that results name; the digest is over their paths, sizes and digests."""
+    WINDOW = "window"
+    """The telemetry behind a frozen window; the digest is the window's file."""
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,16 +47,21 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: What it is.
-        name: A file's path, relative to the folder of kept gates; a set's name; tasks as
-            ``spool:glob``; jobs by number.
+        name: The path of a file, manifest or window, relative to the folder of kept gates; a set's
+            name, for outputs with ``:`` and arms if not all; tasks as ``spool:glob``; jobs by
+            number.
         sha256: Its digest.
         size_bytes: Of a file; None of others.
+        folder: Where the files of a payload are, relative to the folder of kept gates.
+        level: How closely a payload was looked at.
     """
 
     kind: InputKind
     name: str
     sha256: str
     size_bytes: int | None = None
+    folder: str = ""
+    level: Level = Level.NONE
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,8 +146,12 @@ class Surroundings:
             OSError: It cannot be read.
         """
         size_bytes, sha256 = hash_file(path)
-        name = os.path.relpath(os.path.realpath(path), self.kept_from)
+        name = self.kept_name(path)
         return Input(kind=InputKind.FILE, name=name, sha256=sha256, size_bytes=size_bytes)
+
+    def kept_name(self, path: str) -> str:
+        """A path as the inputs of a kept pass name it."""
+        return os.path.relpath(os.path.realpath(path), self.kept_from)
 
 
 def worst(verdicts: list[bool | None]) -> bool | None:

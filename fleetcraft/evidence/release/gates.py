@@ -237,6 +237,12 @@ def _digest_now(given: Input, around: Surroundings) -> str:
             return "" if found.damaged else found.sha256
         case InputKind.TASKS:
             return work_checks.tasks_digest(around, given.name)
+        case InputKind.PAYLOAD:
+            return file_checks.payload_digest(given, around)
+        case InputKind.OUTPUTS:
+            return result_checks.outputs_digest(around, given.name)
+        case InputKind.WINDOW:
+            return file_checks.window_digest(given, around)
         case InputKind.JOBS:
             return given.sha256  # an end in the accounting stays; asking again proves nothing
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fleetcraft.errors import DataError
@@ -23,7 +23,13 @@ from fleetcraft.evidence.results.comparing import (
     Side,
     compare,
 )
-from fleetcraft.evidence.results.sets import Result, ResultSet, read_set
+from fleetcraft.evidence.results.sets import (
+    OutputFile,
+    Result,
+    ResultSet,
+    digest_over,
+    read_set,
+)
 
 _OVER: Mapping[str, Callable[[Sequence[float]], float]] = {
     "mean": statistics.fmean,
@@ -139,20 +145,20 @@ def check_encoder(given: Mapping[str, Any], around: Surroundings) -> Finding:
 def check_outputs(given: Mapping[str, Any], around: Surroundings) -> Finding:
     """Outputs of results still have their digests."""
     found, there = read_whole(around, given["set"])
-    wanted = _arms(found, given.get("arms", ()))
+    arms = given.get("arms", ())
+    outputs = _outputs(found, arms)
     verdicts: list[bool | None] = []
     wrong = []
-    for results in wanted.values():
-        for output in (each for result in results for each in result.outputs):
-            try:
-                now = hash_file(os.path.join(os.path.realpath(found.folder), output.path))
-            except OSError as error:
-                verdicts.append(None)
-                wrong.append(f"{output.path}: {error.strerror or error}")
-                continue
-            verdicts.append(now == (output.size_bytes, output.sha256))
-            if not verdicts[-1]:
-                wrong.append(f"{output.path} was changed")
+    for output in outputs:
+        try:
+            now = hash_file(os.path.join(os.path.realpath(found.folder), output.path))
+        except OSError as error:
+            verdicts.append(None)
+            wrong.append(f"{output.path}: {error.strerror or error}")
+            continue
+        verdicts.append(now == (output.size_bytes, output.sha256))
+        if not verdicts[-1]:
+            wrong.append(f"{output.path} was changed")
     if not verdicts:
         return Finding(
             verdict=None, found="no result names an output", expected="outputs", inputs=(there,)
@@ -161,8 +167,40 @@ def check_outputs(given: Mapping[str, Any], around: Surroundings) -> Finding:
         verdict=worst(verdicts),
         found=some(wrong) or f"{len(verdicts)} outputs hold at level hashed",
         expected=f"{len(verdicts)} outputs with their digests",
-        inputs=(there,),
+        inputs=(there, _outputs_input(found.name, arms, outputs)),
     )
+
+
+def _outputs(found: ResultSet, arms: Sequence[str]) -> list[OutputFile]:
+    results = [result for of_arm in _arms(found, arms).values() for result in of_arm]
+    return [output for result in results for output in result.outputs]
+
+
+def _outputs_input(name: str, arms: Sequence[str], outputs: Iterable[OutputFile]) -> Input:
+    called = f"{name}:{','.join(arms)}" if arms else name
+    lines = (f"{each.path} {each.size_bytes} {each.sha256}" for each in outputs)
+    return Input(kind=InputKind.OUTPUTS, name=called, sha256=digest_over(lines))
+
+
+def outputs_digest(around: Surroundings, which: str) -> str:
+    """The digest over outputs as they are now.
+
+    Args:
+        around: The surroundings.
+        which: The name of an input: a set, or ``set:arm,arm``.
+
+    Raises:
+        DataError: The set or an arm cannot be read.
+        OSError: An output cannot be read.
+    """
+    name, _, text = which.partition(":")
+    arms = tuple(text.split(",")) if text else ()
+    found = read_set(around.room.folder, name)
+    now = []
+    for output in _outputs(found, arms):
+        size_bytes, sha256 = hash_file(os.path.join(os.path.realpath(found.folder), output.path))
+        now.append(OutputFile(path=output.path, size_bytes=size_bytes, sha256=sha256))
+    return _outputs_input(name, arms, now).sha256
 
 
 def check_metric(given: Mapping[str, Any], around: Surroundings) -> Finding:

@@ -397,6 +397,58 @@ def test_nothing_is_released_once_an_input_has_changed(tmp_path: Path, change: s
     assert not Path(around.room.grid_state("g", GridState.RELEASED)).exists()
 
 
+@pytest.mark.parametrize("change", ["output", "archive", "manifest", "window"])
+def test_nothing_is_released_once_what_a_record_stands_for_has_changed(
+    tmp_path: Path, change: str
+) -> None:
+    room(tmp_path)
+    (tmp_path / "clip.mp4").write_bytes(b"video")
+    append("s", arm="a", seed=0, outputs=[tmp_path / "clip.mp4"], root=tmp_path / "root")
+    _complete_grid(tmp_path)
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "a").write_text("x")
+    manifest = make_manifest(str(folder), name="m")
+    (tmp_path / "m.json").write_bytes(write_manifest(manifest))
+    archive(manifest, str(folder), str(tmp_path / "archive"))
+    (tmp_path / "w.json").write_text("{}")
+    answers = [True]
+    around = _around(tmp_path, window=lambda path: (answers[-1], "its sources differ"))
+    gate = (
+        "mechanical:\n- {check: grid_complete, grid: g}\n- {check: outputs, set: s, arms: [a]}\n"
+        "- {check: archive, archive: archive}\n- {check: window, file: w.json}\n"
+        "- {check: manifest, manifest: m.json, folder: set}\n"
+    )
+    decision = _decide(tmp_path, gate, around)
+    assert keep(decision, around)
+    assert list(changed_inputs(decision, around)) == []
+
+    if change == "output":
+        (tmp_path / "clip.mp4").write_bytes(b"vidae")
+    elif change == "archive":
+        os.chmod(tmp_path / "archive/data/a", 0o600)
+        (tmp_path / "archive/data/a").write_text("y")
+    elif change == "manifest":
+        (folder / "a").write_text("y")
+    else:
+        answers.append(False)
+
+    with pytest.raises(DataError, match="not released"):
+        release(around, "g", "out")
+    assert not Path(around.room.grid_state("g", GridState.RELEASED)).exists()
+
+
+def test_a_manifest_that_does_not_say_where_its_files_are_is_unknown(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "a").write_text("x")
+    (tmp_path / "m.json").write_bytes(write_manifest(make_manifest(str(folder), name="m")))
+
+    verdict, found = _one(tmp_path, "check: manifest, manifest: m.json")
+
+    assert (verdict, "does not say where its files are" in found) == (None, True)
+
+
 def test_a_gate_that_did_not_ask_for_the_grid_does_not_release_it(tmp_path: Path) -> None:
     _complete_grid(tmp_path)
     (tmp_path / "note.txt").write_text("n")
