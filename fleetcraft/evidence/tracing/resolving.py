@@ -17,9 +17,10 @@ from fleetcraft.errors import DataError
 from fleetcraft.evidence.records import Kind, Level
 from fleetcraft.evidence.results.sets import Result, Row, read_file, read_set, set_names
 from fleetcraft.evidence.tracing.claimed import Claimed
+from fleetcraft.evidence.tracing.expected import Expected
 from fleetcraft.evidence.tracing.nodes import Node, Standing
 from fleetcraft.evidence.tracing.origins import digest_of_prefix, read_prefix
-from fleetcraft.evidence.tracing.walking import Expected, Findings, Item, Resolver, Walk
+from fleetcraft.evidence.tracing.walking import Findings, Item, Resolver, Walk
 from fleetcraft.identity import sha256_hex
 from fleetcraft.layout import Scratch, calibration_record
 from fleetcraft.spool.record import parse

@@ -11,12 +11,13 @@ import os
 import msgspec
 
 from fleetcraft.errors import DataError
-from fleetcraft.evidence.records import Level
+from fleetcraft.evidence.records import Kind, Level
+from fleetcraft.evidence.tracing.expected import Expected
 from fleetcraft.evidence.tracing.nodes import Node, Standing
 from fleetcraft.evidence.tracing.origins import kind_of
 from fleetcraft.evidence.tracing.resolving import RESOLVERS, results_that_name
 from fleetcraft.evidence.tracing.rooms import Rooms, Roots
-from fleetcraft.evidence.tracing.walking import Expected, Progress, Recompute, Walk
+from fleetcraft.evidence.tracing.walking import Progress, Recompute, Walk
 from fleetcraft.files import FileSystem
 from fleetcraft.layout.evidence import is_origin_file, origin_file
 
@@ -74,7 +75,8 @@ def _begin(walk: Walk, path: str) -> Node:
     known = Expected(origin.size_bytes, origin.sha256) if origin else Expected()
     kind = origin.kind if origin else kind_of(path, fs=walk.fs)
     folder, name = os.path.split(os.path.abspath(path))
-    node = walk.file(folder, name, kind, known, here=True)
+    # An origin speaks of the whole file beside it; only its sources may have grown since.
+    node = walk.file(folder, name, kind, known, here=True, whole=kind is Kind.OTHER)
     if problem:
         return msgspec.structs.replace(node, verdict=Standing.UNKNOWN, detail=problem)
     if node.verdict is Standing.UNRECORDED and node.found_sha256:

@@ -16,26 +16,18 @@ from fleetcraft.errors import DataError, FleetError
 from fleetcraft.evidence.records import Kind, Level, Origin, Producer
 from fleetcraft.evidence.tracing import claimed as tasks
 from fleetcraft.evidence.tracing.claimed import Claimed, token_of
+from fleetcraft.evidence.tracing.expected import GROWING, Expected
 from fleetcraft.evidence.tracing.nodes import Node, Standing, shown, worst
 from fleetcraft.evidence.tracing.origins import hash_file, kind_by_name, read_origin
 from fleetcraft.evidence.tracing.rooms import Place, Rooms, is_usable
 from fleetcraft.files import FileSystem
 
-GROWING = frozenset({Kind.TELEMETRY, Kind.RESULTS, Kind.JOURNAL, Kind.LOG, Kind.TASK, Kind.OTHER})
-"""Kinds that are appended to: of these a prefix is enough."""
 NEEDS_ORIGIN = frozenset({Kind.FIGURE, Kind.SUMMARY})
 """Kinds that are made from something; others may be where a trace ends."""
 _MOST_DEEP = 40
 Progress = Callable[[int], None]
 Recompute = Callable[[str], tuple[Standing, str]]
 """Computes a frozen window again from its rows: how that stands, and why in words."""
-
-
-class Expected(NamedTuple):
-    """What was recorded of a file; nothing where ``sha256`` is empty."""
-
-    size_bytes: int | None = None
-    sha256: str = ""
 
 
 class Item(NamedTuple):
@@ -124,6 +116,7 @@ class Walk:
         extra: Iterable[Node] = (),
         into: bool = True,
         here: bool = False,
+        whole: bool = False,
     ) -> Node:
         """One file that a record in a folder names.
 
@@ -135,6 +128,7 @@ class Walk:
             extra: What else is known to lie below it.
             into: Whether to look into its content.
             here: Whether only the place counts that the record names.
+            whole: Whether the record speaks of the whole file; of a source it may be a prefix.
         """
         self._tick()
         places = self._places(folder, recorded)
@@ -150,7 +144,8 @@ class Walk:
         if found.place is None:
             children, left_out = shown(extra, self._limit)
             return replace(node, children=children, left_out=left_out)
-        verdict, level, detail = _compare(kind, expected, found)
+        grows = kind in GROWING and not whole
+        verdict, level, detail = expected.compare(found.size_bytes, found.sha256, grows=grows)
         detail = _also(detail, found.problem)
         node = replace(
             node,
@@ -226,7 +221,7 @@ class Walk:
         for place in places:
             try:
                 size = self.fs.lstat(os.path.realpath(place.path)).st_size
-                _, sha256 = hash_file(self.fs, place.path, _counted(expected, size))
+                _, sha256 = hash_file(self.fs, place.path, expected.counted(size))
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -246,7 +241,7 @@ class Walk:
         path, inside = found.place.path, Findings()
         resolver = self._resolvers.get(node.kind)
         if resolver is not None and into and node.verdict is not Standing.CHANGED:
-            counted = _counted(expected, found.size_bytes)
+            counted = expected.counted(found.size_bytes)
             try:
                 inside = resolver(self, Item(path, node.name, node.kind, counted))
             except (FleetError, OSError) as error:
@@ -323,28 +318,47 @@ class Walk:
         self._seen.add(key)
         return node
 
-    def output(self, folder: str, recorded: str, expected: Expected) -> Node:
-        """A file that a result names as its output, hashed or only sized."""
-        kind = kind_by_name(recorded)
+    def output(
+        self, folder: str, recorded: str, expected: Expected, kind: Kind | None = None
+    ) -> Node:
+        """A whole file that a result or checkpoint names as its own, hashed or only sized.
+
+        Args:
+            folder: Of the record.
+            recorded: The path in it.
+            expected: What was recorded of it.
+            kind: What it is; by its name if None.
+        """
+        kind = kind or kind_by_name(recorded)
         if self.hash_outputs:
-            return self.file(folder, recorded, kind, expected, into=False)
+            return self.file(folder, recorded, kind, expected, into=False, whole=True)
         self._tick()
-        name = self._name(folder, recorded)
+        node = Node(
+            name=self._name(folder, recorded),
+            kind=kind,
+            verdict=Standing.MISSING,
+            detail="not found",
+            expected_bytes=expected.size_bytes,
+            expected_sha256=expected.sha256,
+        )
         for place in self._places(folder, recorded):
-            size = self.fs.lstat(os.path.realpath(place.path)).st_size
+            try:
+                size = self.fs.lstat(os.path.realpath(place.path)).st_size
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                node = replace(node, verdict=Standing.UNKNOWN, detail=error.strerror or str(error))
+                continue
             same = size == expected.size_bytes
-            return Node(
-                name=name,
-                kind=kind,
+            return replace(
+                node,
                 verdict=Standing.VERIFIED if same else Standing.CHANGED,
                 level=Level.SIZED,
                 place=place.label,
                 detail="" if same else f"{size} bytes, recorded {expected.size_bytes}",
-                expected_bytes=expected.size_bytes,
                 found_bytes=size,
-                expected_sha256=expected.sha256,
             )
-        return Node(name=name, kind=kind, verdict=Standing.MISSING, detail="not found")
+        return node
 
     def cut(self, nodes: Iterable[Node]) -> tuple[tuple[Node, ...], int]:
         """As many children as are shown, and how many more there are."""
@@ -354,26 +368,6 @@ class Walk:
         self._count += 1
         if self._progress:
             self._progress(self._count)
-
-
-def _counted(expected: Expected, size: int) -> int:
-    return size if expected.size_bytes is None else min(size, expected.size_bytes)
-
-
-def _compare(kind: Kind, expected: Expected, found: _Found) -> tuple[Standing, Level, str]:
-    if not expected.sha256:
-        return Standing.UNRECORDED, Level.SIZED, "nothing recorded its bytes"
-    recorded = found.size_bytes if expected.size_bytes is None else expected.size_bytes
-    if found.size_bytes < recorded:
-        return Standing.CHANGED, Level.HASHED, f"{found.size_bytes} bytes, recorded {recorded}"
-    if found.sha256 != expected.sha256:
-        return Standing.CHANGED, Level.HASHED, "other bytes than recorded"
-    grown = found.size_bytes - recorded
-    if not grown:
-        return Standing.VERIFIED, Level.HASHED, ""
-    if kind in GROWING:
-        return Standing.VERIFIED, Level.HASHED, f"grown by {grown} bytes since"
-    return Standing.CHANGED, Level.HASHED, f"{grown} bytes more than recorded"
 
 
 def _where(label: str) -> str:

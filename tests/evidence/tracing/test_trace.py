@@ -74,6 +74,12 @@ def one(node: Node, kind: Kind, name: str) -> Node:
     return next(n for n in walk(node) if n.kind is kind and n.name.endswith(name))
 
 
+def results_of(project: Project, arm: str) -> Path:
+    """The file in which the task of an arm wrote its results."""
+    [path] = [one for one in project.results if f'"{arm}"'.encode() in one.read_bytes()]
+    return path
+
+
 def bad(node: Node) -> list[tuple[str, str]]:
     """Every node that does not stand, as kind and verdict."""
     return [(n.kind.value, n.verdict.value) for n in walk(node) if n.verdict != "verified"]
@@ -248,6 +254,32 @@ def test_a_figure_is_not_appended_to(project: Project) -> None:
         file.write("<!-- later -->")
     found = traced(project, figure)
     assert (found.verdict, found.detail) == (Standing.CHANGED, "14 bytes more than recorded")
+
+
+def test_an_output_to_which_something_was_appended_is_changed(project: Project) -> None:
+    output = project.folder / "clip-full-1.bin"
+    with output.open("a") as file:
+        file.write("more\n")
+    for hash_outputs in (True, False):
+        found = traced(project, results_of(project, "full"), hash_outputs=hash_outputs)
+        assert one(found, Kind.OTHER, "clip-full-1.bin").verdict is Standing.CHANGED
+
+
+def test_a_file_that_grew_after_it_was_stamped_is_changed(project: Project) -> None:
+    table = project.folder / "table.txt"
+    table.write_text("score 1\n")
+    stamp(str(table), [str(one) for one in project.results], made_by="test")
+    assert traced(project, table).verdict is Standing.VERIFIED
+    table.write_text("score 1\nscore 2\n")
+    assert traced(project, table).verdict is Standing.CHANGED
+
+
+def test_an_output_that_leads_nowhere_is_missing_by_size_too(project: Project) -> None:
+    output = project.folder / "clip-full-1.bin"
+    output.unlink()
+    output.symlink_to("gone")
+    found = traced(project, results_of(project, "full"), hash_outputs=False)
+    assert one(found, Kind.OTHER, "clip-full-1.bin").verdict is Standing.MISSING
 
 
 def test_a_record_with_another_command_is_not_the_task_that_ran(project: Project) -> None:
