@@ -6,7 +6,6 @@ origin holds no absolute path and no time, so the same file made again from the 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ import msgspec
 
 from fleetcraft import __version__
 from fleetcraft.errors import DataError, UsageError
+from fleetcraft.evidence.digests import hash_file
 from fleetcraft.evidence.records import ORIGIN_SCHEMA, Kind, Origin, Producer, Source, producer_here
 from fleetcraft.files import FileSystem
 from fleetcraft.layout import parse_telemetry_file
@@ -36,11 +36,14 @@ _BY_SUFFIX = {
 _BY_MARK = (
     (b'"gpu_telemetry_window"', Kind.SUMMARY),
     (b'"fleetcraft.calibration/', Kind.SUMMARY),
+    (b'"fleetcraft.checkpoint/', Kind.CHECKPOINT),
     (b'"fleetcraft.comparison/', Kind.SUMMARY),
     (b'"fleetcraft.manifest/', Kind.MANIFEST),
     (b'"fleetcraft.result/', Kind.RESULTS),
     (b'"event":', Kind.JOURNAL),
 )
+BATCH_TABLE_MARK = b"fleetcraft.batch-table/"
+"""By it a frozen batch table is told from other tables."""
 _HEAD_BYTES = 4096
 
 
@@ -156,7 +159,7 @@ def kind_of(path: str, *, fs: FileSystem | None = None) -> Kind:
     if suffix in (".json", ".jsonl", ""):
         said = _compact(head) + _compact(tail)
         return next((kind for mark, kind in _BY_MARK if mark in said), Kind.OTHER)
-    if suffix in (".yaml", ".yml") and b"fleetcraft.batch-table/" in head:
+    if suffix in (".yaml", ".yml") and BATCH_TABLE_MARK in head:
         return Kind.TABLE
     return kind_by_name(name)
 
@@ -178,27 +181,9 @@ def digest_of_prefix(fs: FileSystem, path: str, size_bytes: int | None = None) -
         DataError: It cannot be read.
     """
     try:
-        return hash_file(fs, path, size_bytes)
+        return hash_file(path, size_bytes, fs=fs)
     except OSError as error:
         raise _unreadable(path, error) from error
-
-
-def hash_file(fs: FileSystem, path: str, size_bytes: int | None = None) -> tuple[int, str]:
-    """As `digest_of_prefix`, with the system's own errors.
-
-    Raises:
-        OSError: It is not there, no regular file, or cannot be read.
-    """
-    fd = fs.open_read(path)
-    try:
-        end = fs.size(fd) if size_bytes is None else size_bytes
-        digest, at = hashlib.sha256(), 0
-        while at < end and (data := fs.read_at(fd, min(_CHUNK_BYTES, end - at), at)):
-            digest.update(data)
-            at += len(data)
-    finally:
-        fs.close(fd)
-    return at, digest.hexdigest()
 
 
 def read_prefix(

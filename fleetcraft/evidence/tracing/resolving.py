@@ -19,15 +19,22 @@ from fleetcraft.evidence.results.sets import Result, Row, read_file, read_set, s
 from fleetcraft.evidence.tracing.claimed import Claimed
 from fleetcraft.evidence.tracing.expected import Expected
 from fleetcraft.evidence.tracing.nodes import Node, Standing
-from fleetcraft.evidence.tracing.origins import digest_of_prefix, read_prefix
+from fleetcraft.evidence.tracing.origins import (
+    BATCH_TABLE_MARK,
+    digest_of_prefix,
+    read_prefix,
+)
 from fleetcraft.evidence.tracing.walking import Findings, Item, Resolver, Walk
 from fleetcraft.identity import sha256_hex
 from fleetcraft.layout import Scratch, calibration_record
+from fleetcraft.layout.checkpoints import CONTINUED
 from fleetcraft.spool.record import parse
 
 _WINDOW = "gpu_telemetry_window"
 _WINDOW_VERSION = 3
 _CALIBRATION = "fleetcraft.calibration/"
+_CHECKPOINT = "fleetcraft.checkpoint/"
+_MOST_MANIFEST_BYTES = 256 << 20
 
 
 # ------------------------------------------------------------------------------------ summaries
@@ -260,7 +267,9 @@ def _task(walk: Walk, item: Item) -> Findings:
 
 
 def _table(walk: Walk, item: Item) -> Findings:
-    """A frozen batch table: each row's calibration record, found by its hash."""
+    """A frozen batch table: each row's calibration record, found by its hash; of others nothing."""
+    if BATCH_TABLE_MARK not in read_prefix(walk.fs, item.path, count=item.size_bytes):
+        return Findings()
     table = read_table(item.path)
     children = [
         node
@@ -291,11 +300,80 @@ def _calibrated(walk: Walk, family: str, evidence: tuple[str, ...]) -> Node | No
     return None
 
 
+def rows_that_name(walk: Walk, sha256: str) -> list[str]:
+    """The families of the scratch tree's batch table whose evidence is the record of this digest.
+
+    Raises:
+        FleetError: There is such a table, and it cannot be trusted.
+    """
+    path = Scratch(walk.rooms.roots.scratch).batch_table if walk.rooms.roots.scratch else ""
+    if not path or not os.path.exists(path):
+        return []
+    return [
+        family
+        for family, row in read_table(path).families.items()
+        if sha256 in {text.rpartition(":")[2] for text in row.evidence}
+    ]
+
+
+# ---------------------------------------------------------------------------------- checkpoints
+
+
+class _Shard(msgspec.Struct, frozen=True):
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+class _Rank(msgspec.Struct, frozen=True):
+    files: tuple[_Shard, ...] = ()
+
+
+class _Checkpoint(msgspec.Struct, frozen=True):
+    step: int
+    ranks: tuple[_Rank, ...]
+
+
+class _Continued(msgspec.Struct, frozen=True):
+    manifest_sha256: str = ""
+
+
+def _checkpoint(walk: Walk, item: Item) -> Findings:
+    """A committed checkpoint's manifest: the files of every rank. Other checkpoints end here."""
+    if item.size_bytes > _MOST_MANIFEST_BYTES or not item.path.endswith(".json"):
+        return Findings()
+    value = _json(walk, item)
+    if not str(value.get("schema", "")).startswith(_CHECKPOINT):
+        return Findings()
+    try:
+        manifest = msgspec.convert(value, _Checkpoint)
+    except msgspec.ValidationError as error:
+        return Findings(verdict=Standing.UNKNOWN, detail=f"no checkpoint's manifest: {error}")
+    folder = os.path.dirname(item.path)
+    children = tuple(
+        walk.output(folder, one.path, Expected(one.size_bytes, one.sha256), Kind.CHECKPOINT)
+        for rank in manifest.ranks
+        for one in rank.files
+    )
+    # The note of a later step names the manifest by its digest.
+    known = _continued(walk, folder) == digest_of_prefix(walk.fs, item.path)[1]
+    return Findings(children, detail=f"step {manifest.step}", vouches=known)
+
+
+def _continued(walk: Walk, folder: str) -> str:
+    try:
+        data = read_prefix(walk.fs, os.path.join(folder, CONTINUED), most_bytes=1 << 20)
+        return msgspec.json.decode(data, type=_Continued).manifest_sha256
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+
+
 RESOLVERS: Mapping[Kind, Resolver] = {
     Kind.SUMMARY: _summary,
     Kind.RESULTS: _results,
     Kind.JOURNAL: _journal,
     Kind.TASK: _task,
     Kind.TABLE: _table,
+    Kind.CHECKPOINT: _checkpoint,
 }
 """What the content of a kind of file says; the other kinds end a trace."""

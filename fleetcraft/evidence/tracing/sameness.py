@@ -21,9 +21,10 @@ import msgspec
 
 from fleetcraft.batch_table import read_table
 from fleetcraft.errors import DataError, FleetError
+from fleetcraft.evidence.digests import hash_file
 from fleetcraft.evidence.release.grid import changed_scripts, read_standing
 from fleetcraft.evidence.results.sets import Result
-from fleetcraft.evidence.tracing.origins import hash_file, read_prefix
+from fleetcraft.evidence.tracing.origins import read_prefix
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import sha256_hex
 from fleetcraft.layout.evidence import EvidencePaths
@@ -291,7 +292,7 @@ def _code(
     for path in words:
         if os.path.isfile(path):
             try:
-                found[hash_file(fs, path)[1]] = os.path.basename(path)
+                found[hash_file(path, fs=fs)[1]] = os.path.basename(path)
             except OSError:
                 continue
     for digest in recorded:
@@ -380,7 +381,7 @@ def _record_beside(one: Made, digest: str, fs: FileSystem) -> Mapping[str, Any] 
 
 def _digest_of(path: str, fs: FileSystem) -> str:
     try:
-        return hash_file(fs, path)[1]
+        return hash_file(path, fs=fs)[1]
     except OSError as error:
         raise DataError(
             f"cannot read the encoder record {path}: {error.strerror}; nothing was run", path=path

@@ -10,12 +10,12 @@ import os
 
 import msgspec
 
-from fleetcraft.errors import DataError
+from fleetcraft.errors import DataError, FleetError
 from fleetcraft.evidence.records import Kind, Level
 from fleetcraft.evidence.tracing.expected import Expected
 from fleetcraft.evidence.tracing.nodes import Node, Standing
 from fleetcraft.evidence.tracing.origins import kind_of
-from fleetcraft.evidence.tracing.resolving import RESOLVERS, results_that_name
+from fleetcraft.evidence.tracing.resolving import RESOLVERS, results_that_name, rows_that_name
 from fleetcraft.evidence.tracing.rooms import Rooms, Roots
 from fleetcraft.evidence.tracing.walking import Progress, Recompute, Walk
 from fleetcraft.files import FileSystem
@@ -80,8 +80,30 @@ def _begin(walk: Walk, path: str) -> Node:
     if problem:
         return msgspec.structs.replace(node, verdict=Standing.UNKNOWN, detail=problem)
     if node.verdict is Standing.UNRECORDED and node.found_sha256:
-        return _by_results(walk, node)
+        return _by_table(walk, node) if _is_calibration(node) else _by_results(walk, node)
     return node
+
+
+def _is_calibration(node: Node) -> bool:
+    return node.kind is Kind.SUMMARY and any(one.kind is Kind.JOURNAL for one in node.children)
+
+
+def _by_table(walk: Walk, node: Node) -> Node:
+    """A calibration record, by the row of the frozen batch table that names its digest."""
+    try:
+        families = rows_that_name(walk, node.found_sha256)
+    except FleetError as error:
+        return msgspec.structs.replace(node, verdict=Standing.UNKNOWN, detail=error.message)
+    if not families:
+        return node
+    return msgspec.structs.replace(
+        node,
+        verdict=Standing.VERIFIED,
+        level=Level.HASHED,
+        detail=f"the batch table's row of {', '.join(families)} names it by its hash",
+        expected_sha256=node.found_sha256,
+        expected_bytes=node.found_bytes,
+    )
 
 
 def _by_results(walk: Walk, node: Node) -> Node:

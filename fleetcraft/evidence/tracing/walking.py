@@ -13,12 +13,13 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from fleetcraft.errors import DataError, FleetError
+from fleetcraft.evidence.digests import hash_file
 from fleetcraft.evidence.records import Kind, Level, Origin, Producer
 from fleetcraft.evidence.tracing import claimed as tasks
 from fleetcraft.evidence.tracing.claimed import Claimed, token_of
 from fleetcraft.evidence.tracing.expected import GROWING, Expected
 from fleetcraft.evidence.tracing.nodes import Node, Standing, shown, worst
-from fleetcraft.evidence.tracing.origins import hash_file, kind_by_name, read_origin
+from fleetcraft.evidence.tracing.origins import kind_by_name, read_origin
 from fleetcraft.evidence.tracing.rooms import Place, Rooms, is_usable
 from fleetcraft.files import FileSystem
 
@@ -221,7 +222,7 @@ class Walk:
         for place in places:
             try:
                 size = self.fs.lstat(os.path.realpath(place.path)).st_size
-                _, sha256 = hash_file(self.fs, place.path, expected.counted(size))
+                _, sha256 = hash_file(place.path, expected.counted(size), fs=self.fs)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -263,7 +264,7 @@ class Walk:
 
     def _whole(self, path: str, size: int) -> str:
         try:
-            return hash_file(self.fs, path, size)[1]
+            return hash_file(path, size, fs=self.fs)[1]
         except OSError:
             return ""
 

@@ -24,8 +24,10 @@ from fleetcraft.evidence.tracing.trace import trace
 from fleetcraft.layout import Scratch, State
 from fleetcraft.layout.evidence import origin_file
 from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.training.checkpoint.store import CheckpointStore
 from tests.evidence.project import ARMS, SEEDS, SET, Project, make_project
 from tests.plots.made_calibration import freezable, store_run
+from tests.training.checkpoint.stores import save
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +176,45 @@ def test_a_calibration_is_traced_to_the_journals_of_its_trials(tmp_path: Path) -
     flip(next(place.rglob("journal.jsonl")), 3)
     found = trace(str(figure), roots=Roots(scratch=str(tmp_path)))
     assert {kind for kind, verdict in bad(found)} == {"journal"}
+
+
+def test_a_calibration_stands_by_the_row_of_the_batch_table_that_names_it(tmp_path: Path) -> None:
+    place = store_run(tmp_path, freezable())
+    record, roots = str(Path(place) / "calibration.json"), Roots(scratch=str(tmp_path))
+    assert trace(record, roots=roots).verdict is Standing.UNRECORDED
+    run, table = read_calibration(place), Scratch(str(tmp_path)).batch_table
+    write_table(table, make_table({run.family: row_of(run)}))
+    found = trace(record, roots=roots)
+    assert overall(found) is Standing.VERIFIED
+    assert found.detail == f"the batch table's row of {run.family} names it by its hash"
+    flip(Path(table), Path(table).read_bytes().index(b"batch:") + 7)
+    assert trace(record, roots=roots).verdict is Standing.UNKNOWN
+
+
+def test_a_table_of_other_programs_ends_a_trace(project: Project) -> None:
+    table = project.folder / "table.csv"
+    table.write_text("a,b\n")
+    found = traced(project, _made_from(project, table))
+    assert (overall(found), one(found, Kind.TABLE, "table.csv").detail) == (Standing.VERIFIED, "")
+
+
+def _made_from(project: Project, table: Path) -> Path:
+    figure = project.figure()
+    stamp(str(figure), [(str(table), Kind.TABLE)], made_by="test")
+    return figure
+
+
+def test_a_checkpoint_is_traced_to_the_files_of_its_ranks(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    first, last = save(store, 10), save(store, 20)  # the later save names the earlier one
+    for manifest, verdict in ((first, Standing.VERIFIED), (last, Standing.UNRECORDED)):
+        found = trace(f"{manifest.folder}/COMMITTED.json")
+        assert (found.verdict, found.kind) == (verdict, Kind.CHECKPOINT)
+        assert len(found.children) == len(manifest.files)
+        assert {child.verdict for child in found.children} == {Standing.VERIFIED}
+    with (Path(first.folder) / first.files[0].path).open("ab") as file:
+        file.write(b"more")
+    assert bad(trace(f"{first.folder}/COMMITTED.json")) == [("checkpoint", "changed")]
 
 
 def test_a_batch_table_is_traced_to_the_calibration_of_each_row(tmp_path: Path) -> None:
