@@ -57,13 +57,15 @@ def find_target(
 
     Raises:
         DataError: There is no such thing, or it cannot be read.
-        UsageError: ``folder`` was given for an archive or bag, which has its own.
+        UsageError: ``folder`` was given for an archive or bag, which has its own; or a folder here
+            and a kept name are called so and are not the same files.
     """
     path = os.path.abspath(text)
     own = _with_its_files(path)
     if own is not None:
         if folder is not None:
             raise UsageError(f"{text} has its own files; --folder is for manifests")
+        _refuse_two(text, own, kept)
         return own
     if os.path.isfile(path):
         return _manifest(path, folder)
@@ -72,6 +74,21 @@ def find_target(
     if os.path.isfile(f"{path}/{MANIFEST_FILE}"):
         return _manifest(f"{path}/{MANIFEST_FILE}", folder)
     raise _nothing(text, kept)
+
+
+def _refuse_two(text: str, own: Target, kept: EvidencePaths | None) -> None:
+    """Raises UsageError if a name stands for an archive here and for other files that were kept."""
+    if kept is None or not NAME.fullmatch(text) or not os.path.exists(kept.manifest(text)):
+        return
+    named = read_manifest(kept.manifest(text)).root_sha256
+    here = own.manifest.root_sha256 if own.manifest else ""
+    if named != here:
+        raise UsageError(
+            f"{text!r} is the {own.kind} here and a kept manifest of other files; nothing was "
+            "checked",
+            hint=f"./{text} names the folder, {kept.manifest(text)} what was kept",
+            target=text,
+        )
 
 
 def verify_target(

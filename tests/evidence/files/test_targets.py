@@ -18,6 +18,7 @@ from fleetcraft.evidence.files.keeping import (
     relative_inside,
     write_new,
 )
+from fleetcraft.evidence.files.manifest import make_manifest
 from fleetcraft.evidence.files.targets import (
     TargetKind,
     find_target,
@@ -76,6 +77,18 @@ def test_an_archive_wins_over_a_kept_name_and_has_its_own_files(
     assert (target.kind, target.folder) == (TargetKind.ARCHIVE, str(tmp_path / "set/data"))
     with pytest.raises(UsageError, match="--folder is for manifests"):
         find_target("set", kept=room, folder="src")
+
+
+def test_a_name_of_an_archive_here_and_of_other_files_that_were_kept_is_refused(
+    room: EvidencePaths, tmp_path: Path
+) -> None:
+    archive(frozen(tmp_path / "set"), "set", "copy")
+    plant(tmp_path / "more", {"b": b"b"})
+    keep_manifest(room, make_manifest("more", name="copy"), "more")
+    with pytest.raises(UsageError, match="is the archive here and a kept manifest of other files"):
+        find_target("copy", kept=room)
+    assert find_target("./copy", kept=room).kind is TargetKind.ARCHIVE
+    assert find_target(room.manifest("copy"), kept=room).folder == os.path.realpath("more")
 
 
 @pytest.mark.parametrize("text", ["sett", "nowhere/at/all", "plain", "../x", ""])
