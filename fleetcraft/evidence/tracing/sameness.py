@@ -84,7 +84,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that was compared.
 
     Attributes:
-        what: ``stack.torch``, ``batch``, ``code``, ``encoder``, ``grid``, ``command``.
+        what: ``command``, ``project``, ``stack.torch``, ``batch``, ``code``, ``grid``, ``encoder``.
         verdict: How it stands.
         recorded: Then.
         found: Now.
@@ -123,7 +123,7 @@ def compare_with_here(
     """
     system = fs or FileSystem()
     results = [one.result for one in made]
-    checks = [_command(results, record)]
+    checks = [_command(results, record), *_project(record)]
     checks += _stack(results, record, python)
     checks += _batch(results, batch_table)
     checks += _code(results, record, code, system)
@@ -143,6 +143,15 @@ def _command(results: Sequence[Result], record: Record) -> Check:
         recorded=", ".join(text[:12] for text in recorded),
         found=record.identity[:12],
     )
+
+
+def _project(record: Record) -> Iterator[Check]:
+    """The folder in which it would run, where that is no longer there."""
+    folder = record.spec.project_dir
+    if not os.path.isdir(folder):
+        yield Check(
+            what="project", verdict=Sameness.DIFFERS, recorded=folder, detail="no such folder"
+        )
 
 
 def _distinct(values: Iterable[str]) -> list[str]:

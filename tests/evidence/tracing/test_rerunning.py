@@ -150,6 +150,13 @@ def test_the_same_stack_is_the_same(spool: Spool, put: Put) -> None:
     assert standing(tuple(checks.values())) is Sameness.SAME
 
 
+def test_a_project_that_has_moved_away_differs(spool: Spool, put: Put, tmp_path: Path) -> None:
+    put()
+    os.chdir(tmp_path)
+    (tmp_path / "project").rename(tmp_path / "elsewhere")
+    assert verdicts(compared(spool))["project"] == "differs"
+
+
 def test_another_version_differs(spool: Spool, put: Put) -> None:
     put(stack={**HERE, "msgspec": "0.0.1"})
     checks = compared(spool)
