@@ -135,7 +135,11 @@ def read_declared(path: str) -> tuple[Declared, str]:
         with open(FileSystem().open_read(path), "rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}", path=path) from error
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror or error}; nothing was decided or frozen",
+            hint="name a YAML file that is there; --help shows one",
+            path=path,
+        ) from error
     if len(data) > _MAX_BYTES:
         raise ConfigError(f"{path} is larger than 1 MiB, which no such file is", path=path)
     try:

@@ -163,6 +163,13 @@ def test_a_file_that_is_not_there_is_told(fleet: Fleet) -> None:
     assert "no such file" in called.error["message"]
 
 
+def test_what_was_meant_is_named_where_nothing_can_be_traced(fleet: Fleet, figure: Path) -> None:
+    called = trace(fleet, figure.parent / "scor.svg", "--json")
+    assert (called.code, "score.svg" in called.error["hint"]) == (7, True)
+    called = trace(fleet, figure.parent, "--json")
+    assert (called.code, "evidence verify" in called.error["hint"]) == (7, True)
+
+
 def test_an_archive_that_is_no_folder_is_a_usage_error(fleet: Fleet, figure: Path) -> None:
     assert trace(fleet, figure, "--archive", "nowhere").code == 2
 

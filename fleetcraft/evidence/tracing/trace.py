@@ -7,6 +7,7 @@ Where it begins is here; how one file is judged is in `walking`, and what a kind
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import msgspec
 
@@ -20,6 +21,7 @@ from fleetcraft.evidence.tracing.rooms import Rooms, Roots
 from fleetcraft.evidence.tracing.walking import Progress, Recompute, Walk
 from fleetcraft.files import FileSystem
 from fleetcraft.layout.evidence import is_origin_file, origin_file
+from fleetcraft.spool.names import near
 
 
 def trace(
@@ -65,12 +67,7 @@ def trace(
 
 
 def _begin(walk: Walk, path: str) -> Node:
-    if not os.path.lexists(path):
-        raise DataError(
-            f"cannot trace {path}: there is no such file; nothing was looked at",
-            hint="name a figure, a summary, or another file that was made from something",
-            path=path,
-        )
+    _require_file(path)
     origin, problem = walk.origin_of(path)
     known = Expected(origin.size_bytes, origin.sha256) if origin else Expected()
     kind = origin.kind if origin else kind_of(path, fs=walk.fs)
@@ -82,6 +79,29 @@ def _begin(walk: Walk, path: str) -> Node:
     if node.verdict is Standing.UNRECORDED and node.found_sha256:
         return _by_table(walk, node) if _is_calibration(node) else _by_results(walk, node)
     return node
+
+
+def _require_file(path: str) -> None:
+    """Raises DataError where there is nothing, or a folder."""
+    if os.path.isdir(path):
+        raise DataError(
+            f"cannot trace {path}: it is a folder; nothing was looked at",
+            hint="name a file in it; fleetcraft evidence verify looks at archives and bags",
+            path=path,
+        )
+    if os.path.lexists(path):
+        return
+    names: list[str] = []
+    with suppress(OSError):
+        names = os.listdir(os.path.dirname(path) or ".")
+    close = near(os.path.basename(path), names)
+    raise DataError(
+        f"cannot trace {path}: there is no such file; nothing was looked at",
+        hint=f"did you mean {' or '.join(close)}?"
+        if close
+        else "name a figure, a summary, or another file that was made from something",
+        path=path,
+    )
 
 
 def _is_calibration(node: Node) -> bool:
