@@ -27,7 +27,7 @@ from fleetcraft.evidence.records import (
     Producer,
     producer_here,
 )
-from fleetcraft.evidence.release.cells import admit
+from fleetcraft.evidence.release.cells import admit, admit_rerun
 from fleetcraft.evidence.results.sets import (
     SCHEMA,
     OutputFile,
@@ -102,10 +102,11 @@ def append(
         OSError: It is not known to be written.
     """
     place = _room(os.fspath(root))
-    if os.environ.get(RERUN_VARIABLE):
+    asked = check_name(set_name, "set")
+    again = bool(os.environ.get(RERUN_VARIABLE))
+    if again:
         # Beside what it repeats, never among it: `compare SET:ARM SET.rerun:ARM`.
-        set_name = f"{set_name}{RERUN_SUFFIX}"
-    check_name(set_name, "set")
+        set_name = check_name(f"{asked}{RERUN_SUFFIX}", "set")
     task = _own_record()
     producer = msgspec.structs.replace(producer_here(), code_sha256=code_sha256)
     files = [os.fspath(path) for path in outputs]
@@ -137,7 +138,8 @@ def append(
         # Longer than a launch token: of a million records, no two may be taken for one.
         nonce=os.urandom(12).hex(),
     )
-    result = admit(place, set_name, result, fs=fs)
+    door = admit_rerun if again else admit
+    result = door(place, asked, result, fs=fs)
     put(place.folder, set_name, result, writer=_writer(producer), fs=fs)
     return result
 

@@ -16,8 +16,12 @@ import fleetcraft.evidence
 from fleetcraft import Spool
 from fleetcraft.errors import ConfigError, DataError, UsageError
 from fleetcraft.evidence import append
+from fleetcraft.evidence.release.cells import complete
+from fleetcraft.evidence.release.grid import freeze
+from fleetcraft.evidence.release.grid_file import read_grid_file
 from fleetcraft.evidence.results.sets import read_set
 from fleetcraft.identity import sha256_hex
+from fleetcraft.layout.evidence import EvidencePaths
 
 
 @pytest.fixture
@@ -194,6 +198,26 @@ def test_versions_are_those_of_libraries_that_are_loaded(
     assert "diffusers" not in made.stack
     assert made.stack_sha256
     assert made.device == ""  # torch has no cuda that is in use
+
+
+def test_a_rerun_keeps_the_grid_of_what_it_repeats_while_its_scripts_are_the_same(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("gen.py").write_text("1")
+    Path("grid.yaml").write_text("name: main\narms: [full]\nseeds: [3]\nscripts: [gen.py]\n")
+    paths = EvidencePaths(f"{root}/evidence")
+    grid = freeze(paths, read_grid_file("grid.yaml"), ".")[0].grid
+    first = _append(root, grid_sha256=grid.sha256)
+    assert complete(paths, "main")[3]
+    monkeypatch.setenv("FLEET_RERUN_OF", "gen")
+
+    again = _append(root, grid_sha256=grid.sha256, seed=4)
+    assert (again.grid, again.grid_sha256) == (first.grid, first.grid_sha256)
+    with pytest.raises(DataError, match="it was run for grid 111111111111, and frozen is"):
+        _append(root, grid_sha256="1" * 64)
+    Path("gen.py").write_text("2")
+    assert (_append(root).grid, _append(root).grid_sha256) == ("", "")
+    assert read_set(paths.folder, "main").results == [first]
 
 
 def test_a_rerun_appends_beside_what_it_repeats(

@@ -50,6 +50,34 @@ def admit(
     return msgspec.structs.replace(result, grid=set_name, grid_sha256=standing.grid.sha256)
 
 
+def admit_rerun(
+    paths: EvidencePaths, original: str, result: Result, *, fs: FileSystem | None = None
+) -> Result:
+    """The result of a rerun as it may be appended beside what it repeats.
+
+    It fills no cell, so the grid need take no more results. It has the grid of what it repeats as
+    long as the frozen scripts are as they were, and none otherwise, so that a comparison tells.
+
+    Raises:
+        DataError: The grid of the original is another one than it was run for, or a frozen script
+            cannot be read.
+    """
+    standing = read_standing(paths, original, fs=fs)
+    frozen = standing.grid.sha256 if standing.records else ""
+    if result.grid_sha256 not in ("", frozen):
+        said = f"frozen is {frozen[:12]}" if frozen else "no grid is frozen"
+        raise _refused(original, f"it was run for grid {result.grid_sha256[:12]}, and {said}")
+    if not frozen:
+        return result
+    try:
+        edited = changed_scripts(standing, fs=fs)
+    except OSError as error:
+        why = f"a frozen script cannot be read: {error.strerror or error} ({error.filename})"
+        raise _refused(original, why) from error
+    name, digest = ("", "") if edited else (original, frozen)
+    return msgspec.structs.replace(result, grid=name, grid_sha256=digest)
+
+
 def _objection(standing: Standing, result: Result, fs: FileSystem | None) -> str:
     grid = standing.grid
     if result.grid_sha256 not in ("", grid.sha256):
