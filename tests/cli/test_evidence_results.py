@@ -111,6 +111,19 @@ def test_a_comparison_is_written_the_same_every_time_with_its_origin(
     assert sorted(os.listdir(tmp_path)) == ["c.json", "c.json.origin.json", "it's a root"]
 
 
+def test_a_comparison_replaces_nothing_but_a_comparison(two_arms: Fleet, tmp_path: Path) -> None:
+    words = ("evidence", "compare", "full", "cached", "--metric", "score", "-o")
+    (tmp_path / "notes.txt").write_text("mine")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("notes.txt", "pipe", "."):
+        called = two_arms(*words, name)
+        assert (called.code, "it is no comparison" in called.err) == (2, True)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    called = two_arms(*words, "nowhere/c.json")
+    assert (called.code, "nothing was written" in called.err) == (5, True)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
 def test_mixed_arms_are_refused_with_1_and_what_is_not_known_with_7(two_arms: Fleet) -> None:
     compare = ("evidence", "compare", "full", "cached", "--metric", "score")
     assert two_arms(*compare[:-1], "fps").code == 7

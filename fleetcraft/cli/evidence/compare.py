@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +31,8 @@ fleetcraft evidence compare sweep-1:full rerun-1:full --metric score --differenc
 _EXITS = """
 0 compared
 1 refused: an arm is mixed or contradicts itself, or encoders or timing differ
+2 several sets and none is named, or FILE is there and is no comparison
+5 FILE cannot be written
 7 no pair, no such metric, records that cannot be trusted, or facts that are not stated
 """
 
@@ -54,6 +57,9 @@ def compare_command(session: Session, /, a: str, b: str, metric: str, **given: A
     from fleetcraft.evidence.results.comparing import ComparisonRefusedError, How, compare
     from fleetcraft.view.evidence_results import comparison_shape, render_comparison
 
+    output = given["output"] or ""
+    if output:
+        _refuse_other(output)
     sets: dict[str, ResultSet] = {}
     first, second = (_side(session, text, given["set_name"], sets) for text in (a, b))
     try:
@@ -63,7 +69,6 @@ def compare_command(session: Session, /, a: str, b: str, metric: str, **given: A
         if not error.facts["certain"]:
             raise DataError(error.message, hint=error.hint, **error.facts) from error
         raise
-    output = given["output"] or ""
     if output:
         _write(output, made, sets)
     if session.json:
@@ -109,6 +114,27 @@ def _only_set(folder: str) -> str:
     )
 
 
+def _refuse_other(output: str) -> None:
+    """Raises UsageError where FILE is there and is no comparison: a device, a source, a figure."""
+    from fleetcraft.evidence.results.comparing import SCHEMA
+    from fleetcraft.files import FileSystem
+
+    if not os.path.lexists(output):
+        return
+    head = b""
+    with suppress(OSError):
+        fs = FileSystem()
+        fd = fs.open_read(output)
+        head = fs.read_at(fd, 4096, 0)
+        fs.close(fd)
+    if SCHEMA.encode() not in head:
+        raise UsageError(
+            f"refusing to replace {output}: it is no comparison; nothing was compared",
+            hint="name another file with -o",
+            path=output,
+        )
+
+
 def _write(output: str, made: Comparison, sets: dict[str, ResultSet]) -> None:
     import msgspec
 
@@ -123,8 +149,12 @@ def _write(output: str, made: Comparison, sets: dict[str, ResultSet]) -> None:
         fs.create(temporary, data, mode=0o644, durable=True)
         fs.replace(temporary, output)
     except OSError as error:
+        with suppress(OSError):
+            fs.unlink(temporary)
         raise SpoolError(
-            f"cannot write {output}: {error.strerror or error}", path=output
+            f"cannot write {output}: {error.strerror or error}; nothing was written",
+            hint="check the folder, its permissions and free space, or name another file with -o",
+            path=output,
         ) from error
     sources = [
         (f"{each.folder}/{file.path}", Kind.RESULTS)
