@@ -218,7 +218,9 @@ def render_bag(done: Bagged) -> str:
 
 
 def _left_over(paths: tuple[str, ...]) -> list[str]:
+    # Another call may be filling it at this moment.
     return [
-        f"left by a call that was cut short, to be removed by hand: {one_line(path)}"
+        f"beside it: {one_line(path)}, of a call that still runs or was cut short; remove it once "
+        "none runs"
         for path in paths
     ]

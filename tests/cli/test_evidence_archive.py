@@ -34,6 +34,14 @@ def test_an_archive_is_made_and_says_how_it_was_proved(kept: Fleet, tmp_path: Pa
     assert called.json["target_kind"] == "archive"
 
 
+def test_a_temporary_folder_of_another_call_is_not_said_to_be_dead(
+    kept: Fleet, tmp_path: Path
+) -> None:
+    (tmp_path / "arch.abcd2345.partial").mkdir()
+    text = kept.ok("evidence", "archive", "s", "arch").out
+    assert "arch.abcd2345.partial, of a call that still runs or was cut short" in text
+
+
 def test_a_source_that_differs_is_the_answer_no(kept: Fleet, tmp_path: Path) -> None:
     (tmp_path / "set/run.log").unlink()
     called = kept("evidence", "archive", "s", "arch", "--json")

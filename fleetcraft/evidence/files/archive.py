@@ -54,7 +54,7 @@ class Archived(msgspec.Struct, frozen=True, kw_only=True):
         folder: The archive.
         receipt: Its receipt.
         already: Whether it was there before, and was only verified again.
-        left_over: Temporary folders beside it that earlier, killed calls have left.
+        left_over: Temporary folders beside it, of calls that still run or were cut short.
     """
 
     folder: str

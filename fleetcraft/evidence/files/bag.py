@@ -61,7 +61,7 @@ class Bagged(msgspec.Struct, frozen=True, kw_only=True):
         folder: The bag.
         verification: What was found of it, reread from the disk.
         already: Whether it was there before, and was only verified again.
-        left_over: Temporary folders beside it that earlier, killed calls have left.
+        left_over: Temporary folders beside it, of calls that still run or were cut short.
     """
 
     folder: str

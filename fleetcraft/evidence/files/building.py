@@ -244,7 +244,7 @@ def _remove(fs: BulkFileSystem, folder: str) -> str:
 
 
 def left_over(fs: BulkFileSystem, final: str) -> tuple[str, ...]:
-    """Temporary folders beside a name that calls which were killed have left."""
+    """Temporary folders beside a name, of calls that still run or were cut short."""
     pattern = re.compile(rf"{re.escape(os.path.basename(final))}\.[a-z0-9]{{8}}\.partial")
     parent = os.path.dirname(final)
     with contextlib.suppress(OSError):
