@@ -141,7 +141,7 @@ def test_what_changed_makes_the_answer_no(fleet: Fleet, figure: Path) -> None:
     assert (called.code, called.json["verdict"]) == (1, "changed")
     child = called.json["root"]["children"][0]
     assert child["expected_sha256"] != child["found_sha256"]
-    assert "changed other numbers.csv" in trace(fleet, figure).out
+    assert "changed table numbers.csv" in trace(fleet, figure).out
 
 
 def test_what_is_gone_cannot_be_verified(fleet: Fleet, figure: Path) -> None:

@@ -46,6 +46,7 @@ class Bytes(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     how: How
     head: bytes = b""
+    tail: bytes = b""
     mode: int = 0
 
 
@@ -118,7 +119,7 @@ class Reader:
         path: str,
         *,
         reread: bool = False,
-        keep_head: int = 0,
+        keep: int = 0,
         write: Callable[[memoryview], None] | None = None,
         advance: Advance | None = None,
     ) -> Bytes:
@@ -127,7 +128,7 @@ class Reader:
         Args:
             path: A regular file; a link is not followed.
             reread: From the disk, past the page cache, as well as the mount allows.
-            keep_head: How many first bytes to return.
+            keep: How many first and last bytes to return.
             write: Takes every piece that was read.
             advance: Progress.
 
@@ -137,19 +138,19 @@ class Reader:
         """
         with _naming(path):
             if not reread:
-                return self._read(path, How.CACHED, keep_head, write, advance)
+                return self._read(path, How.CACHED, keep, write, advance)
             try:
-                return self._read(path, How.DIRECT, keep_head, write, advance)
+                return self._read(path, How.DIRECT, keep, write, advance)
             except OSError as error:
                 if error.errno not in _NO_DIRECT:
                     raise
-            return self._read(path, How.ADVISED, keep_head, write, advance)
+            return self._read(path, How.ADVISED, keep, write, advance)
 
     def _read(
         self,
         path: str,
         how: How,
-        keep_head: int,
+        keep: int,
         write: Callable[[memoryview], None] | None,
         advance: Advance | None,
     ) -> Bytes:
@@ -158,9 +159,10 @@ class Reader:
             before = os.fstat(fd)
             if how is How.ADVISED:
                 self._fs.forget_cached(fd)
-            digest, head, size = hashlib.sha256(), b"", 0
+            digest, head, tail, size = hashlib.sha256(), b"", b"", 0
             while piece := self._next(fd, size, before.st_size):
-                head += bytes(piece[: max(0, keep_head - len(head))])
+                head += bytes(piece[: max(0, keep - len(head))])
+                tail = (tail + bytes(piece[-keep:]))[-keep:] if keep else b""
                 digest.update(piece)
                 if write is not None:
                     write(piece)
@@ -171,7 +173,12 @@ class Reader:
         finally:
             self._fs.close(fd)
         return Bytes(
-            size_bytes=size, sha256=digest.hexdigest(), how=how, head=head, mode=before.st_mode
+            size_bytes=size,
+            sha256=digest.hexdigest(),
+            how=how,
+            head=head,
+            tail=tail,
+            mode=before.st_mode,
         )
 
     def _next(self, fd: int, done: int, size: int) -> memoryview:

@@ -17,19 +17,18 @@ from fleetcraft.clock import timestamp
 from fleetcraft.errors import DataError, UsageError
 from fleetcraft.evidence.files.copying import Bytes, ChangedError, Reader
 from fleetcraft.evidence.files.policy import (
-    HEAD_BYTES,
     Listed,
     Policy,
     Problem,
     Walked,
     collisions_of_paths,
     kind_by_glob,
-    kind_by_looks,
     name_problem,
     refuse,
     walk,
 )
 from fleetcraft.evidence.files.producers import Made, find_producers
+from fleetcraft.evidence.kinds import LOOK_BYTES, kind_by_looks
 from fleetcraft.evidence.records import NAME, Kind, Producer, producer_here
 from fleetcraft.files import BulkFileSystem, FileSystem
 from fleetcraft.identity import sha256_hex
@@ -165,7 +164,7 @@ def check_name(name: str) -> str:
 
 def _hashed(reader: Reader, root: str, each: Listed, told: Told) -> Bytes:
     try:
-        found = reader.hash(f"{root}/{each.path}", keep_head=HEAD_BYTES, advance=told.advance)
+        found = reader.hash(f"{root}/{each.path}", keep=LOOK_BYTES, advance=told.advance)
     except OSError as error:
         refuse(root, [(each.path, Problem.UNREADABLE, error.strerror or "")], _NOTHING)
         raise
@@ -178,7 +177,11 @@ def _entry(
     listed: Listed, found: Bytes, kinds: Sequence[tuple[str, Kind]], made: Made
 ) -> FileEntry:
     said, producer = made.get((listed.path, found.sha256), (None, Producer()))
-    kind = kind_by_glob(listed.path, kinds) or said or kind_by_looks(listed.path, found.head)
+    kind = (
+        kind_by_glob(listed.path, kinds)
+        or said
+        or kind_by_looks(listed.path, found.head, found.tail)
+    )
     return FileEntry(
         path=listed.path,
         size_bytes=found.size_bytes,

@@ -1,14 +1,13 @@
-"""What may stand in a manifest, and what a file is: rules on names and first bytes.
+"""What may stand in a manifest: rules on names and kinds of entries; kinds that were declared.
 
-Not here: hashing, and who made a file. Invariant: whatever the rules do not allow is named with its
-path and kind, and the rules themselves are part of the manifest, so whoever verifies applies the
-same.
+Not here: hashing, what a file says of itself, and who made it. Invariant: whatever the rules do not
+allow is named with its path and kind, and the rules themselves are part of the manifest, so whoever
+verifies applies the same.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,8 +20,6 @@ from fleetcraft.errors import DataError
 from fleetcraft.evidence.records import Kind
 from fleetcraft.files import FileSystem
 
-HEAD_BYTES = 4096
-"""How much of a file is looked at to say what it is."""
 _MOST_NAMED = 20
 
 
@@ -254,41 +251,6 @@ def refuse(folder: str, refused: Sequence[Refused], not_done: str) -> None:
 # -------------------------------------------------------------------------------------- kinds
 
 
-_KINDS: dict[str, Kind] = {
-    **dict.fromkeys((".png", ".svg", ".pdf", ".jpg", ".jpeg", ".eps"), Kind.FIGURE),
-    **dict.fromkeys((".mp4", ".mkv", ".webm", ".mov", ".avi", ".gif"), Kind.VIDEO),
-    **dict.fromkeys((".log", ".out", ".err"), Kind.LOG),
-    **dict.fromkeys((".py", ".sh", ".bash", ".cu", ".cpp", ".ipynb", ".patch"), Kind.CODE),
-    **dict.fromkeys((".yaml", ".yml", ".toml", ".ini", ".cfg"), Kind.CONFIG),
-    **dict.fromkeys((".safetensors", ".pt", ".pth", ".ckpt", ".distcp"), Kind.CHECKPOINT),
-    **dict.fromkeys((".csv", ".tsv", ".parquet"), Kind.TABLE),
-    ".sbatch": Kind.CODE,
-}
-_SCHEMAS: dict[str, Kind] = {
-    "archive": Kind.MANIFEST,
-    "batch-table": Kind.TABLE,
-    "calibration": Kind.SUMMARY,
-    "checkpoint": Kind.CHECKPOINT,
-    "checkpoint-rank": Kind.CHECKPOINT,
-    "comparison": Kind.SUMMARY,
-    "encoder": Kind.CONFIG,
-    "grid": Kind.CONFIG,
-    "manifest": Kind.MANIFEST,
-    "origin": Kind.MANIFEST,
-    "receipt": Kind.MANIFEST,
-    "result": Kind.RESULTS,
-    "rollout": Kind.RESULTS,
-    "telemetry_file": Kind.TELEMETRY,
-    "telemetry_summary": Kind.SUMMARY,
-    "train-event": Kind.JOURNAL,
-}
-"""What records with a schema ``fleetcraft.<word>/<n>`` are."""
-_SCHEMA = re.compile(rb'"?schema"?\s*:\s*"?fleetcraft\.([a-z_-]+)/\d')
-_TELEMETRY_HEAD = b"timestamp,mem_used_mib,mem_total_mib,util_pct,power_w"
-_WINDOW = re.compile(rb'"kind"\s*:\s*"gpu_telemetry_window"')
-_TASK_HEAD = re.compile(rb"^#FLEET ", re.MULTILINE)
-
-
 def kind_by_glob(path: str, globs: Sequence[tuple[str, Kind]]) -> Kind | None:
     """The kind that was declared: the first glob that matches; ``*`` matches ``/`` too.
 
@@ -298,24 +260,3 @@ def kind_by_glob(path: str, globs: Sequence[tuple[str, Kind]]) -> Kind | None:
         if fnmatchcase(path if "/" in glob else os.path.basename(path), glob):
             return kind
     return None
-
-
-def kind_by_looks(path: str, head: bytes) -> Kind:
-    """What a file says of itself: known schemas and headers, then its suffix.
-
-    Args:
-        path: Its name.
-        head: Its first `HEAD_BYTES`.
-    """
-    suffix = os.path.splitext(path)[1].lower()
-    if suffix in (".json", ".jsonl", ".yaml", ".yml"):
-        found = _SCHEMA.search(head)
-        if found is not None:
-            return _SCHEMAS.get(found[1].decode(), _KINDS.get(suffix, Kind.OTHER))
-        if _WINDOW.search(head):
-            return Kind.SUMMARY
-    if suffix == ".csv" and head.startswith(_TELEMETRY_HEAD):
-        return Kind.TELEMETRY
-    if suffix == ".sh" and _TASK_HEAD.search(head):
-        return Kind.TASK
-    return _KINDS.get(suffix, Kind.OTHER)

@@ -11,8 +11,10 @@ from typing import NamedTuple
 from fleetcraft.evidence.records import Kind, Level
 from fleetcraft.evidence.tracing.nodes import Standing
 
-GROWING = frozenset({Kind.TELEMETRY, Kind.RESULTS, Kind.JOURNAL, Kind.LOG, Kind.TASK, Kind.OTHER})
-"""Kinds that are appended to: of these a prefix is enough."""
+APPENDED = frozenset({Kind.TELEMETRY, Kind.RESULTS, Kind.JOURNAL, Kind.LOG, Kind.TASK})
+"""Kinds that are always appended to."""
+GROWING = APPENDED | {Kind.TABLE, Kind.OTHER}
+"""Kinds of which, as a source, a prefix is enough."""
 
 
 class Expected(NamedTuple):

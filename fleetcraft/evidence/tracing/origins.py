@@ -16,35 +16,15 @@ import msgspec
 from fleetcraft import __version__
 from fleetcraft.errors import DataError, UsageError
 from fleetcraft.evidence.digests import hash_file
+from fleetcraft.evidence.kinds import LOOK_BYTES, kind_by_looks
 from fleetcraft.evidence.records import ORIGIN_SCHEMA, Kind, Origin, Producer, Source, producer_here
 from fleetcraft.files import FileSystem
-from fleetcraft.layout import parse_telemetry_file
 from fleetcraft.layout.evidence import is_origin_file, origin_file
 
 Given = str | tuple[str, Kind | None]
 """A source as a caller names it: its path, and what it is if that is not plain from the path."""
 _CHUNK_BYTES = 1 << 20
 _MOST_ORIGIN_BYTES = 64 << 20
-_BY_SUFFIX = {
-    **dict.fromkeys((".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp"), Kind.FIGURE),
-    **dict.fromkeys((".mp4", ".mkv", ".mov", ".webm", ".avi"), Kind.VIDEO),
-    **dict.fromkeys((".py", ".sh", ".ipynb", ".c", ".cu", ".cpp", ".rs"), Kind.CODE),
-    **dict.fromkeys((".yaml", ".yml", ".toml", ".ini", ".cfg"), Kind.CONFIG),
-    **dict.fromkeys((".safetensors", ".pt", ".ckpt"), Kind.CHECKPOINT),
-    ".log": Kind.LOG,
-}
-_BY_MARK = (
-    (b'"gpu_telemetry_window"', Kind.SUMMARY),
-    (b'"fleetcraft.calibration/', Kind.SUMMARY),
-    (b'"fleetcraft.checkpoint/', Kind.CHECKPOINT),
-    (b'"fleetcraft.comparison/', Kind.SUMMARY),
-    (b'"fleetcraft.manifest/', Kind.MANIFEST),
-    (b'"fleetcraft.result/', Kind.RESULTS),
-    (b'"event":', Kind.JOURNAL),
-)
-BATCH_TABLE_MARK = b"fleetcraft.batch-table/"
-"""By it a frozen batch table is told from other tables."""
-_HEAD_BYTES = 4096
 
 
 def stamp(
@@ -147,26 +127,10 @@ def read_origin(path: str, *, fs: FileSystem | None = None) -> Origin | None:
 
 def kind_of(path: str, *, fs: FileSystem | None = None) -> Kind:
     """What a file is, by its name, its first and its last bytes; ``other`` where none says it."""
-    name = os.path.basename(path)
-    if parse_telemetry_file(name) is not None:
-        return Kind.TELEMETRY
-    suffix = os.path.splitext(name)[1].lower()
     head = tail = b""
     with suppress(OSError):
         head, tail = _ends(fs or FileSystem(), path)
-    if suffix in (".sh", "") and head.startswith(b"#!") and b"\n#FLEET name: " in head:
-        return Kind.TASK
-    if suffix in (".json", ".jsonl", ""):
-        said = _compact(head) + _compact(tail)
-        return next((kind for mark, kind in _BY_MARK if mark in said), Kind.OTHER)
-    if suffix in (".yaml", ".yml") and BATCH_TABLE_MARK in head:
-        return Kind.TABLE
-    return kind_by_name(name)
-
-
-def kind_by_name(name: str) -> Kind:
-    """What a file is by its suffix alone; ``other`` where that does not say it."""
-    return _BY_SUFFIX.get(os.path.splitext(name)[1].lower(), Kind.OTHER)
+    return kind_by_looks(path, head, tail)
 
 
 def digest_of_prefix(fs: FileSystem, path: str, size_bytes: int | None = None) -> tuple[int, str]:
@@ -210,18 +174,12 @@ def read_prefix(
 
 
 def _ends(fs: FileSystem, path: str) -> tuple[bytes, bytes]:
-    # A record of calibration has its schema at its end.
     fd = fs.open_read(path)
     try:
         size = fs.size(fd)
-        tail_from = max(_HEAD_BYTES, size - _HEAD_BYTES)
-        return fs.read_at(fd, _HEAD_BYTES, 0), fs.read_at(fd, _HEAD_BYTES, tail_from)
+        return fs.read_at(fd, LOOK_BYTES, 0), fs.read_at(fd, LOOK_BYTES, max(0, size - LOOK_BYTES))
     finally:
         fs.close(fd)
-
-
-def _compact(head: bytes) -> bytes:
-    return head.replace(b'": ', b'":')
 
 
 def _refuse_odd(path: str, sources: Sequence[str]) -> None:

@@ -14,16 +14,13 @@ import msgspec
 
 from fleetcraft.batch_table import read_table
 from fleetcraft.errors import DataError
+from fleetcraft.evidence.kinds import BATCH_TABLE_MARK, RESULT_MARK
 from fleetcraft.evidence.records import Kind, Level
 from fleetcraft.evidence.results.sets import Result, Row, read_file, read_set, set_names
 from fleetcraft.evidence.tracing.claimed import Claimed
 from fleetcraft.evidence.tracing.expected import Expected
 from fleetcraft.evidence.tracing.nodes import Node, Standing
-from fleetcraft.evidence.tracing.origins import (
-    BATCH_TABLE_MARK,
-    digest_of_prefix,
-    read_prefix,
-)
+from fleetcraft.evidence.tracing.origins import digest_of_prefix, read_prefix
 from fleetcraft.evidence.tracing.walking import Findings, Item, Resolver, Walk
 from fleetcraft.identity import sha256_hex
 from fleetcraft.layout import Scratch, calibration_record
@@ -164,8 +161,10 @@ def _json(walk: Walk, item: Item) -> Mapping[str, Any]:
 
 def _results(walk: Walk, item: Item) -> Findings:
     """A node for each record in the part of the file that counts, with its task and outputs."""
-    found = read_file(item.path, fs=walk.fs)
-    lines = read_prefix(walk.fs, item.path, count=item.size_bytes).count(b"\n")
+    content = read_prefix(walk.fs, item.path, count=item.size_bytes)
+    if RESULT_MARK not in content:
+        return Findings()
+    found, lines = read_file(item.path, fs=walk.fs), content.count(b"\n")
     rows = [row for row in found.rows if row.line <= lines]
     rejects = [one for one in found.rejects if one.line <= lines and one.reason != "torn"]
     children = [_row(walk, found.folder, row) for row in rows]
@@ -270,6 +269,9 @@ def _table(walk: Walk, item: Item) -> Findings:
     """A frozen batch table: each row's calibration record, found by its hash; of others nothing."""
     if BATCH_TABLE_MARK not in read_prefix(walk.fs, item.path, count=item.size_bytes):
         return Findings()
+    if walk.fs.lstat(os.path.realpath(item.path)).st_size != item.size_bytes:
+        said = "a frozen batch table is never appended to"
+        return Findings(verdict=Standing.CHANGED, detail=said)
     table = read_table(item.path)
     children = [
         node

@@ -13,7 +13,7 @@ import msgspec
 
 from fleetcraft.errors import DataError, FleetError
 from fleetcraft.evidence.records import Kind, Level
-from fleetcraft.evidence.tracing.expected import Expected
+from fleetcraft.evidence.tracing.expected import APPENDED, Expected
 from fleetcraft.evidence.tracing.nodes import Node, Standing
 from fleetcraft.evidence.tracing.origins import kind_of
 from fleetcraft.evidence.tracing.resolving import RESOLVERS, results_that_name, rows_that_name
@@ -73,7 +73,7 @@ def _begin(walk: Walk, path: str) -> Node:
     kind = origin.kind if origin else kind_of(path, fs=walk.fs)
     folder, name = os.path.split(os.path.abspath(path))
     # An origin speaks of the whole file beside it; only its sources may have grown since.
-    node = walk.file(folder, name, kind, known, here=True, whole=kind is Kind.OTHER)
+    node = walk.file(folder, name, kind, known, here=True, whole=kind not in APPENDED)
     if problem:
         return msgspec.structs.replace(node, verdict=Standing.UNKNOWN, detail=problem)
     if node.verdict is Standing.UNRECORDED and node.found_sha256:

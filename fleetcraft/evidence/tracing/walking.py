@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from fleetcraft.errors import DataError, FleetError
 from fleetcraft.evidence.digests import hash_file
+from fleetcraft.evidence.kinds import kind_by_name
 from fleetcraft.evidence.records import Kind, Level, Origin, Producer
 from fleetcraft.evidence.tracing import claimed as tasks
 from fleetcraft.evidence.tracing.claimed import Claimed, token_of
 from fleetcraft.evidence.tracing.expected import GROWING, Expected
 from fleetcraft.evidence.tracing.nodes import Node, Standing, shown, worst
-from fleetcraft.evidence.tracing.origins import kind_by_name, read_origin
+from fleetcraft.evidence.tracing.origins import read_origin
 from fleetcraft.evidence.tracing.rooms import Place, Rooms, is_usable
 from fleetcraft.files import FileSystem
 

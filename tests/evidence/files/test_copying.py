@@ -46,10 +46,10 @@ def test_a_file_of_any_size_is_hashed(size: int, reread: bool, tmp_path: Path) -
     (tmp_path / "f").write_bytes(data)
     advanced: list[int] = []
     found = Reader(BulkFileSystem()).hash(
-        str(tmp_path / "f"), reread=reread, keep_head=10, advance=advanced.append
+        str(tmp_path / "f"), reread=reread, keep=10, advance=advanced.append
     )
     assert (found.size_bytes, found.sha256) == (size, hashlib.sha256(data).hexdigest())
-    assert found.head == data[:10]
+    assert (found.head, found.tail) == (data[:10], data[-10:])
     assert sum(advanced) == size
     assert (found.how is How.CACHED) == (not reread)
 

@@ -13,35 +13,11 @@ import pytest
 
 from fleetcraft.evidence.appending import append
 from fleetcraft.evidence.files.manifest import make_manifest
-from fleetcraft.evidence.files.policy import folded, kind_by_glob, kind_by_looks, name_problem
+from fleetcraft.evidence.files.policy import folded, kind_by_glob, name_problem
 from fleetcraft.evidence.files.producers import files_of_results
 from fleetcraft.evidence.records import Kind, Origin, Producer
 from fleetcraft.layout.evidence import EvidencePaths, origin_file
 from tests.evidence.folders import plant
-
-
-@pytest.mark.parametrize(
-    ("path", "head", "kind"),
-    [
-        ("a.PNG", b"", Kind.FIGURE),
-        ("a.mp4", b"", Kind.VIDEO),
-        ("a.csv", b"x,y\n", Kind.TABLE),
-        ("a.csv", b"timestamp,mem_used_mib,mem_total_mib,util_pct,power_w\n", Kind.TELEMETRY),
-        ("a.sh", b"#!/bin/bash\necho\n", Kind.CODE),
-        ("a.sh", b"#!/bin/bash\n#FLEET name: t\n", Kind.TASK),
-        ("w.json", b'{"kind": "gpu_telemetry_window"', Kind.SUMMARY),
-        ("m.json", b'{\n"schema":"fleetcraft.manifest/1"', Kind.MANIFEST),
-        ("r.jsonl", b'{"sha256":"0","record":{"schema":"fleetcraft.result/1"', Kind.RESULTS),
-        ("t.yaml", b"schema: fleetcraft.batch-table/1\n", Kind.TABLE),
-        ("t.yaml", b"schema: fleetcraft.never-heard-of/1\n", Kind.CONFIG),
-        ("t.yaml", b"a: 1\n", Kind.CONFIG),
-        ("x.json", b"{}", Kind.OTHER),
-        ("README", b"", Kind.OTHER),
-        ("model.safetensors", b"", Kind.CHECKPOINT),
-    ],
-)
-def test_a_file_says_what_it_is(path: str, head: bytes, kind: Kind) -> None:
-    assert kind_by_looks(path, head) is kind
 
 
 def test_the_first_glob_that_matches_counts() -> None:

@@ -44,7 +44,7 @@ def test_an_origin_says_what_a_figure_was_made_from(figure: Path) -> None:
     assert (origin.kind, origin.made_by) == (Kind.FIGURE, "python plot.py")
     assert origin.sha256 == hashlib.sha256(figure.read_bytes()).hexdigest()
     (source,) = origin.sources
-    assert (source.path, source.kind) == ("../data/numbers.csv", Kind.OTHER)
+    assert (source.path, source.kind) == ("../data/numbers.csv", Kind.TABLE)
     assert (source.size_bytes, source.sha256) == (
         numbers(figure).stat().st_size,
         hashlib.sha256(numbers(figure).read_bytes()).hexdigest(),

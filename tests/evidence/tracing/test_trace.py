@@ -204,6 +204,24 @@ def _made_from(project: Project, table: Path) -> Path:
     return figure
 
 
+def test_a_table_that_has_grown_is_a_source_by_its_prefix_unless_it_was_frozen(
+    project: Project,
+) -> None:
+    loose = project.folder / "losses.csv"
+    loose.write_text("step,loss\n")
+    frozen = Path(Scratch(str(project.root)).batch_table)
+    frozen.parent.mkdir(exist_ok=True)
+    write_table(str(frozen), make_table({}))
+    figure = project.figure()
+    stamp(str(figure), [str(loose), str(frozen)], made_by="test")
+    assert overall(traced(project, figure)) is Standing.VERIFIED
+    for path in (loose, frozen):
+        path.chmod(0o600)
+        with path.open("a") as file:
+            file.write("1,2\n")
+    assert bad(traced(project, figure)) == [("table", "changed")]
+
+
 def test_a_checkpoint_is_traced_to_the_files_of_its_ranks(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     first, last = save(store, 10), save(store, 20)  # the later save names the earlier one
