@@ -103,10 +103,11 @@ def append(
     """
     place = _room(os.fspath(root))
     asked = check_name(set_name, "set")
-    again = bool(os.environ.get(RERUN_VARIABLE))
-    if again:
-        # Beside what it repeats, never among it: `compare SET:ARM SET.rerun:ARM`.
-        set_name = check_name(f"{asked}{RERUN_SUFFIX}", "set")
+    # Beside what it repeats, never among it: `compare SET:ARM SET.rerun:ARM`. A name that leaves no
+    # room for that is refused now, and not after all the work of the first rerun.
+    of_rerun = check_name(f"{asked}{RERUN_SUFFIX}", "set of its reruns")
+    if again := bool(os.environ.get(RERUN_VARIABLE)):
+        set_name = of_rerun
     task = _own_record()
     producer = msgspec.structs.replace(producer_here(), code_sha256=code_sha256)
     files = [os.fspath(path) for path in outputs]

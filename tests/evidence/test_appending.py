@@ -230,6 +230,12 @@ def test_a_rerun_appends_beside_what_it_repeats(
     assert read_set(f"{root}/evidence", "main.rerun").results == [again]
 
 
+def test_a_set_whose_reruns_would_have_no_name_is_refused_at_once(root: Path) -> None:
+    with pytest.raises(UsageError, match="the set of its reruns"):
+        append("s" * 60, arm="full", seed=1, root=root)
+    assert append("s" * 58, arm="full", seed=1, root=root).seed == 1
+
+
 def test_scalars_and_versions_of_libraries_are_taken_as_they_come(root: Path) -> None:
     import numpy as np
 
