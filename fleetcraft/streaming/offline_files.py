@@ -21,19 +21,23 @@ _FRAGMENT = struct.Struct("<IHB")
 _FULL, _FIRST, _LAST = 1, 2, 4
 
 
-def rows_held(folder: str, run_id: str) -> int:
+def rows_held(folder: str, run_id: str, *, newest: bool = False) -> int:
     """One more than the highest number of a row that offline files hold of a run; 0 for none.
+
+    A file counts up to its first missing number.
 
     Args:
         folder: What was given to W&B as its folder.
         run_id: The run.
+        newest: Look at the newest file alone.
 
     Raises:
         OSError: A file cannot be read.
         ImportError: This wandb has no such messages.
     """
     pattern = f"wandb/offline-run-*-{run_id}/run-{run_id}.wandb"
-    return max((_rows_of_file(path) for path in Path(folder).glob(pattern)), default=0)
+    paths = sorted(Path(folder).glob(pattern))  # their names begin with the time
+    return max((_rows_of_file(path) for path in (paths[-1:] if newest else paths)), default=0)
 
 
 def _rows_of_file(path: Path) -> int:
@@ -47,7 +51,10 @@ def _rows_of_file(path: Path) -> int:
         except Exception:  # protobuf has errors of its own; what cannot be read is no row
             continue
         if record.WhichOneof("record_type") == "history":
-            most = max(most, int(record.history.step.num) + 1)
+            number = int(record.history.step.num)
+            if most and number > most:
+                break
+            most = max(most, number + 1)
     return most
 
 

@@ -19,6 +19,8 @@ from typing import Any, Protocol, TextIO
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL")
 _SECRET_AT_LEAST = 6
 _MOST_TEXT = 500
+_WRITTEN_WITHIN_S = 5.0
+_LOOK_S = 0.05
 
 
 class _Run(Protocol):
@@ -38,6 +40,7 @@ class Sender:
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
+        self._files: dict[str, tuple[str, str, int]] = {}
 
     def do(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Carries out one order.
@@ -61,7 +64,26 @@ class Sender:
                 self._runs[name].config.update(order["config"], allow_val_change=True)
             case "close":
                 self._runs.pop(name).finish(exit_code=order["exit_code"])
+                return self._written(name, order["next_row"])
         return {}
+
+    def _written(self, name: str, next_row: int) -> dict[str, Any]:
+        """Up to which row the offline files hold a run that was finished.
+
+        The library returns before its last rows are there, and says nothing when they cannot be
+        written, as on a full disk.
+        """
+        if name not in self._files:
+            return {}
+        from fleetcraft.streaming.offline_files import rows_held
+
+        folder, run_id, held = self._files.pop(name)
+        deadline = time.monotonic() + _WRITTEN_WITHIN_S
+        while True:
+            held = max(held, rows_held(folder, run_id, newest=True))
+            if held >= next_row or time.monotonic() > deadline:
+                return {"next_row": held}
+            time.sleep(_LOOK_S)
 
     def close_all(self) -> None:
         """Finishes what is open."""
@@ -77,6 +99,7 @@ class Sender:
             from fleetcraft.streaming.offline_files import rows_held
 
             held = rows_held(order["folder"], order["id"])
+            self._files[name] = (order["folder"], order["id"], held)
             _wait_for_a_new_name(order["folder"], order["id"])
         run: Any = wandb.init(
             id=order["id"],

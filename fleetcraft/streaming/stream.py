@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -265,7 +266,8 @@ class Stream:
         """Ends the session: everything has arrived when this returns.
 
         Raises:
-            SenderGoneError: It is not known to have arrived; the next session asks.
+            SenderGoneError: It is not known to have arrived, or W&B's files do not hold all of it;
+                the next session asks.
         """
         if not self._open:
             return
@@ -273,16 +275,31 @@ class Stream:
         order = {
             "do": "close",
             "stream": self._key,
+            "next_row": self._outbox.next_row if self.waiting else 0,
             "exit_code": int(self._follower.is_over() and state in _FAILED_STATES),
         }
         try:
-            self._sender.ask(order, self._sender.limits.close_s if limit_s is None else limit_s)
+            limit_s = self._sender.limits.close_s if limit_s is None else limit_s
+            self._require_all(self._sender.ask(order, limit_s))
         except SenderGoneError as error:
             self.lose(error.message)
             raise
         self._open = False
         self._outbox.settle()
         self._unsent_from = self._outbox.first_row
+
+    def _require_all(self, answer: Mapping[str, Any]) -> None:
+        there, made = answer.get("next_row"), self._outbox.next_row
+        # Files that were uploaded and removed before this session are nobody's loss.
+        if there is None or there >= made or not self.waiting:
+            return
+        missing = min(made - int(there), self.waiting)
+        raise SenderGoneError(
+            f"W&B's files lack the last {missing} of {made} rows of {self.paths.name!r}; "
+            "nothing was lost, they are kept here",
+            hint=f"check space and quota of {self.paths.files}, and call again",
+            folder=self.paths.files,
+        )
 
     def lose(self, why: str) -> None:
         """The sender is dead: what the session holds will be asked for by number."""

@@ -41,7 +41,14 @@ class Stub:
         self.run = Run(self.root)
         self.run.launch()
 
-    def open(self, limits: Limits = LIMITS, runs: tuple[str, ...] = (), **stub: str) -> Service:
+    def open(
+        self,
+        limits: Limits = LIMITS,
+        runs: tuple[str, ...] = (),
+        *,
+        offline: bool = False,
+        **stub: str,
+    ) -> Service:
         environ = {
             **os.environ,
             "PYTHONPATH": f"{STUB}{os.pathsep}{REPO}",
@@ -50,7 +57,8 @@ class Stub:
             "WANDB_RUN_ID": "somebody-elses",
             **stub,
         }
-        wanted = Wanted(root=str(self.root), target=Target(project="p"), runs=runs)
+        target = Target(project="p", offline=offline)
+        wanted = Wanted(root=str(self.root), target=target, runs=runs)
         return Service(wanted, limits=limits, interval_s=0.05, environ=environ)
 
     def steps(self) -> list[int]:
@@ -240,3 +248,13 @@ def test_a_telemetry_folder_that_is_not_there_yet_gives_no_row(stub: Stub) -> No
     with Service(wanted, limits=LIMITS, interval_s=0.05) as service:
         (one,) = service.send_all().streams
     assert (one.rows, one.skipped) == (0, {})
+
+
+def test_offline_rows_that_are_in_no_file_when_it_is_closed_are_kept(stub: Stub) -> None:
+    stub.run.steps(1, 3)  # the stub writes no file of W&B's, as the library on a full disk
+    with (
+        stub.open(offline=True) as service,
+        pytest.raises(SenderGoneError, match="lack the last 3 of 3 rows"),
+    ):
+        service.send_all()
+    assert service.told().streams[0].waiting == 3
