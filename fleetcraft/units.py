@@ -78,6 +78,11 @@ def format_seconds(seconds: float | None) -> str:
     return f"{int(seconds) // 3600} h {int(seconds) // 60 % 60:02d} min"
 
 
+def counted(count: int, noun: str, many: str = "") -> str:
+    """``1 task``, ``1,200 tasks``; `many` is the plural where an ``s`` does not make it."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
 def format_bytes(count: int | None) -> str:
     """Writes a byte count with a binary unit, ``1.5 MiB``; empty when it was not measured."""
     if count is None:

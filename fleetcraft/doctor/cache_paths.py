@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from fleetcraft.caches.ask import ask
 from fleetcraft.caches.records import Code, Conflict, Peer, Role, Severity, by_role
 from fleetcraft.doctor.case import Case
-from fleetcraft.doctor.findings import Finding, Verdict, advice, counted, ok, unknown
+from fleetcraft.doctor.findings import Finding, Verdict, advice, ok, unknown
 from fleetcraft.errors import FleetError
 from fleetcraft.fleet.launch.cache_files import look_into_caches
 from fleetcraft.fleet.launch.caches import (
@@ -22,6 +22,7 @@ from fleetcraft.fleet.launch.caches import (
     task_environment,
 )
 from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.units import counted
 
 _LIMIT_S = 100.0
 _VERDICTS = {

@@ -104,8 +104,3 @@ def wrong(name: str, found: str, expected: str = "", hint: str = "") -> Finding:
 def unknown(name: str, reason: str, hint: str = "") -> Finding:
     """A finding about something that could not be looked at."""
     return Finding(name=name, verdict=Verdict.UNKNOWN, found=reason, hint=hint)
-
-
-def counted(count: int, noun: str, many: str = "") -> str:
-    """``1 task``, ``2 tasks``."""
-    return f"{count} {noun if count == 1 else many or noun + 's'}"

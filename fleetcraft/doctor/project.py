@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from fleetcraft.batch_table.reading import read_table
 from fleetcraft.config import FILE_NAME, SETTINGS, Config
 from fleetcraft.doctor.case import Case
-from fleetcraft.doctor.findings import Finding, advice, counted, ok, unknown, wrong
+from fleetcraft.doctor.findings import Finding, advice, ok, unknown, wrong
 from fleetcraft.errors import FleetError
 from fleetcraft.fleet.launch.readiness import refuse_strange_setup
 from fleetcraft.identity import this_host
@@ -24,6 +24,7 @@ from fleetcraft.spool.check import check
 from fleetcraft.spool.control import read_markers
 from fleetcraft.spool.leases import Lease
 from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.units import counted
 
 _LIKE = 0.9
 _SPOOLS = ("outer", "gpu")

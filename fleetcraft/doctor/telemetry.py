@@ -11,11 +11,12 @@ import stat
 from collections.abc import Iterator
 
 from fleetcraft.doctor.case import Case
-from fleetcraft.doctor.findings import Finding, advice, counted, ok, unknown, wrong
+from fleetcraft.doctor.findings import Finding, advice, ok, unknown, wrong
 from fleetcraft.identity import this_host
 from fleetcraft.spool import leases
 from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.telemetry.live.files import Logged
+from fleetcraft.units import counted
 
 _SILENT_INTERVALS = 3
 _FORGET_S = 3600.0

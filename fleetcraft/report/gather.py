@@ -7,6 +7,7 @@ and the report says which one it was and why.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,11 +18,12 @@ from fleetcraft.errors import FleetError
 from fleetcraft.layout import Scratch
 from fleetcraft.report.machine_records import Machines
 from fleetcraft.report.machines import Look, gather_machines
-from fleetcraft.report.records import Notice, Report, Unread
+from fleetcraft.report.records import SPOOLS, Notice, Report, RunRow, Unread
 from fleetcraft.report.rooms import Rooms, gather_calibration, gather_queues, gather_runs
 from fleetcraft.report.scope import Scope, seconds_of
 from fleetcraft.report.task_records import SpoolPart
 from fleetcraft.report.tasks import Limits, gather_spool
+from fleetcraft.units import counted
 
 _UNREAD = 40
 
@@ -92,6 +94,7 @@ class _Gathering:
         self._spools: list[SpoolPart] = []
         self._look = Look(why="telemetry could not be read")
         self._rooms = Rooms()
+        self._lost: list[str] = []
         self._unread: list[Unread] = []
 
     def attempt(self, what: str, part: Callable[[], None]) -> None:
@@ -99,10 +102,14 @@ class _Gathering:
         try:
             part()
         except FleetError as error:
-            self._unread.append(Unread(what=what, why=error.message))
+            self._lose(what, error.message)
         except OSError as error:
             why = error.strerror or type(error).__name__
-            self._unread.append(Unread(what=what, why=f"{why}: {error.filename or what}"))
+            self._lose(what, f"{why}: {error.filename or what}")
+
+    def _lose(self, what: str, why: str) -> None:
+        self._lost.append(what)
+        self._unread.append(Unread(what=what, why=why))
 
     # -- parts
 
@@ -145,6 +152,7 @@ class _Gathering:
         machines = self._look.machines
         unread = list(self._all_unread())
         times = list(_times(self._spools, machines))
+        zoned = machines is None or machines.zone == "UTC"
         return Report(
             title=title or f"Fleet report: {os.path.basename(places.root) or places.root}",
             root=places.root,
@@ -153,9 +161,9 @@ class _Gathering:
             since="" if scope.since_s is None else _iso(scope.since_s),
             until="" if scope.until_s is None else _iso(scope.until_s),
             jobs=tuple(sorted(scope.jobs)),
-            sentence=sentence(self._spools, machines),
-            first_at=_iso(min(times)) if times else "",
-            last_at=_iso(max(times)) if times else "",
+            sentence=sentence(self._spools, machines, lost=self._lost, runs=rooms.runs),
+            first_at=_iso(min(times), zoned=zoned) if times else "",
+            last_at=_iso(max(times), zoned=zoned) if times else "",
             spools=tuple(self._spools),
             machines=machines,
             no_machines="" if machines else self._look.why,
@@ -165,6 +173,7 @@ class _Gathering:
             queues=rooms.queues,
             queues_left_out=rooms.queues_left_out,
             notices=tuple(notices),
+            lost=tuple(self._lost),
             unread=tuple(unread[:_UNREAD]),
             unread_left_out=max(0, len(unread) - _UNREAD),
         )
@@ -172,17 +181,18 @@ class _Gathering:
     def _all_unread(self) -> Iterator[Unread]:
         yield from self._unread
         for part in self._spools:
+            what = SPOOLS[part.spool == "gpu"]
             for why, count in part.unread.items():
-                yield Unread(what=f"{part.spool} spool", why=f"{count} records: {why}")
+                yield Unread(what=what, why=f"{counted(count, 'record')}: {why}")
             if part.damaged_lines:
-                why = f"{part.damaged_lines} lines of histories are damaged"
-                yield Unread(what=f"{part.spool} spool", why=why)
+                why = f"{counted(part.damaged_lines, 'damaged line')} in histories"
+                yield Unread(what=what, why=why)
         yield from self._look.unread
         yield from self._rooms.unread
 
 
-def _iso(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _iso(at_s: float, *, zoned: bool = True) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime(f"%Y-%m-%dT%H:%M:%S{'Z' if zoned else ''}")
 
 
 def _times(spools: Sequence[SpoolPart], machines: Machines | None) -> list[float]:
@@ -193,11 +203,22 @@ def _times(spools: Sequence[SpoolPart], machines: Machines | None) -> list[float
     return found
 
 
-def sentence(spools: Sequence[SpoolPart], machines: Machines | None) -> str:
-    """How things stand, in one sentence, with no number that was not found."""
-    said = [_spool_words(part, named=len(spools) > 1) for part in spools]
-    words = "; ".join(said) or "No task was ever enqueued"
+def sentence(
+    spools: Sequence[SpoolPart],
+    machines: Machines | None,
+    *,
+    lost: Sequence[str] = (),
+    runs: Sequence[RunRow] = (),
+) -> str:
+    """How things stand, in a few sentences, with no number that was not found."""
+    unread = [f"the {what} could not be read" for what in lost if what in SPOOLS]
+    said = [_spool_words(part, named=len(spools) + len(unread) > 1) for part in spools]
+    words = "; ".join(said + unread) or "No task was ever enqueued"
     words = words[:1].upper() + words[1:]
+    if runs:
+        states = Counter(run.state or "of unknown state" for run in runs)
+        told = ", ".join(f"{count} {state}" for state, count in states.most_common())
+        words += f". {counted(len(runs), 'training run')}: {told}"
     if machines is None:
         return f"{words}. What GPUs did is not known."
     return f"{words}. When last seen: {machines.sentence.partition(';')[0]}."
@@ -205,10 +226,11 @@ def sentence(spools: Sequence[SpoolPart], machines: Machines | None) -> str:
 
 def _spool_words(part: SpoolPart, *, named: bool) -> str:
     counts = part.counts
-    tasks = f"{part.tasks:,} task{'s' * (part.tasks != 1)}"
+    tasks = counted(part.tasks, "task")
+    are = "is" if part.tasks == 1 else "are"
     where = f" of the {'inner' if part.spool == 'gpu' else 'outer'} spool" if named else ""
     left = part.pace.left
-    words = f"{counts['done']:,} of {tasks}{where} are done"
+    words = f"{counts['done']:,} of {tasks}{where} {are} done"
     if counts["failed"]:
         words += f", {counts['failed']:,} failed"
-    return words + (f", {left:,} are left" if left else ", none is left")
+    return words + (f", {left:,} {'is' if left == 1 else 'are'} left" if left else ", none is left")

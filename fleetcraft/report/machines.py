@@ -18,6 +18,7 @@ from fleetcraft.layout import forwards_folder
 from fleetcraft.report.machine_records import HostRow, Machines, Stretch
 from fleetcraft.report.records import Unread
 from fleetcraft.report.scope import Scope
+from fleetcraft.units import counted
 
 if TYPE_CHECKING:
     from fleetcraft.telemetry.figures.time_axis import Floats
@@ -68,6 +69,7 @@ def gather_machines(
         found = find_sources(folder)
     except DataError as error:
         look.why = error.message
+        look.unread.append(Unread(what="telemetry", why=error.message))
         return look
     look.unread += [Unread(what=path, why=reason) for path, reason in found.refused]
     sources = [one for one in found.sources if not scope.jobs or one.job in scope.jobs]
@@ -96,11 +98,11 @@ def _told(progress: Progress | None, what: str) -> Callable[[int, int], None] | 
 
 
 def _nothing(traces: Traces) -> str:
-    words = f"no sample of a GPU in {traces.files} telemetry files"
+    words = f"no sample of a GPU in {counted(traces.files, 'telemetry file')}"
     if traces.since_s is not None or traces.until_s is not None:
         words += " lies in this span"
     if traces.bare:
-        words += f"; {len(traces.bare)} hosts without a GPU wrote some"
+        words += f"; {counted(len(traces.bare), 'host')} without a GPU wrote some"
     return words
 
 
@@ -286,8 +288,8 @@ def _notes(summary: Summary, traces: Traces) -> Iterator[str]:
     figures = summary.fleet.figures
     if figures.double_logged_rows:
         yield (
-            f"{figures.double_logged_rows} rows lie less than 1 s after another of the same GPU; "
-            "means by time count each moment once."
+            f"{counted(figures.double_logged_rows, 'row')} came less than 1 s after another of the "
+            "same GPU; means by time count each moment once."
         )
     if figures.counter_resets:
         yield f"Energy counters fell {figures.counter_resets} times; power was integrated there."
@@ -301,4 +303,5 @@ def _notes(summary: Summary, traces: Traces) -> Iterator[str]:
             "for no family."
         )
     if traces.header_only:
-        yield f"{traces.header_only} telemetry files have no row."
+        verb = "has" if traces.header_only == 1 else "have"
+        yield f"{counted(traces.header_only, 'telemetry file')} {verb} no row."

@@ -12,6 +12,8 @@ from fleetcraft.report.machine_records import Machines
 from fleetcraft.report.task_records import SpoolPart
 
 SCHEMA = "fleetcraft.report/1"
+SPOOLS = ("outer spool", "inner spool")
+"""What the two spools are called where a part is named."""
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,11 +127,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         until: And up to this.
         jobs: Only these jobs; empty for all.
         sentence: How things stand.
-        first_at: The earliest start or sample that was found; empty without one.
+        first_at: The earliest start or sample that was found, without a zone where it or the latest
+            is a telemetry file's own time; empty without one.
         last_at: The latest.
         machines: None when there is no telemetry in the span.
         no_machines: Why.
         calibration: None when no table was frozen.
+        lost: Parts of which nothing could be read, such as ``outer spool``; why is in `unread`.
         unread: What could not be read.
     """
 
@@ -153,5 +157,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueRow, ...] = ()
     queues_left_out: int = 0
     notices: tuple[Notice, ...] = ()
+    lost: tuple[str, ...] = ()
     unread: tuple[Unread, ...] = ()
     unread_left_out: int = 0

@@ -112,6 +112,7 @@ def _evidence_holds(key: str, row: Row, scratch: Scratch) -> bool | None:
 def gather_runs(scratch: Scratch, rooms: Rooms) -> None:
     """Every training run, by name."""
     from fleetcraft.layout.runs import RunPaths
+    from fleetcraft.training.records import TERMINAL
     from fleetcraft.training.supervision.overview import list_runs, look_at_run
 
     try:
@@ -136,7 +137,7 @@ def gather_runs(scratch: Scratch, rooms: Rooms) -> None:
                 end_step=status.end_step,
                 loss=status.loss,
                 tokens_per_s=status.tokens_per_s,
-                eta_s=status.eta_s,
+                eta_s=None if status.state in TERMINAL else status.eta_s,
                 provisional=status.provisional,
                 rung=msgspec.to_builtins(status.rung),
                 restarts=status.restarts,

@@ -52,10 +52,10 @@ def hindrance_of(
     """Why nothing more of a spool will end; empty when nothing of the kind is known."""
     if markers:
         return f"{' and '.join(sorted(markers))} stands: no worker takes another task"
-    if not (workers.get("alive") or workers.get("unknown")):
-        return "no worker is there"
     if blocked and blocked >= left:
         return "all that is left waits for tasks that failed or are missing"
+    if not (workers.get("alive") or workers.get("unknown")):
+        return "no worker is there"
     return ""
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from fleetcraft.batch_table import make_table, write_table
+from fleetcraft.errors import DataError
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import Owner
 from fleetcraft.layout import Scratch, State
@@ -176,6 +177,8 @@ def test_a_spool_that_others_can_write_costs_its_own_part_alone(root: Path) -> N
 
     assert report.spools == ()
     assert report.machines is not None
+    assert report.lost == ("outer spool",)
+    assert report.sentence.startswith("The outer spool could not be read. When last seen:")
     assert any("others can write it" in one.why for one in report.unread)
 
 
@@ -210,6 +213,7 @@ def test_waiting_tasks_behind_a_failed_one_are_counted(root: Path) -> None:
     (part,) = gather(places(root)).spools
 
     assert part.blocked == 2
+    assert part.pace.eta_why == "all that is left waits for tasks that failed or are missing"
 
 
 def test_the_frozen_table_is_shown_while_its_hash_holds_and_refused_when_it_does_not(
@@ -234,6 +238,53 @@ def test_the_frozen_table_is_shown_while_its_hash_holds_and_refused_when_it_does
     assert not edited.holds
     assert edited.rows == ()
     assert "hash" in edited.problem
+
+
+def test_telemetry_that_cannot_be_listed_is_among_what_was_not_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool_of(root).task("a", State.DONE, [ended("a", time.time())])
+    Path(places(root).telemetry).mkdir()
+
+    def refused(folder: str) -> None:
+        raise DataError(f"cannot read telemetry from {folder}: Permission denied")
+
+    monkeypatch.setattr("fleetcraft.telemetry.reading.sources.find_sources", refused)
+    report = gather(places(root))
+
+    assert [one.what for one in report.unread] == ["telemetry"]
+    assert "Permission denied" in report.no_machines
+
+
+def test_times_of_files_without_a_zone_are_not_called_utc(root: Path) -> None:
+    row = "2026/07/10 19:42:{:02d}.000,8,97871,50,85.83"
+    folder = Path(places(root).telemetry)
+    folder.mkdir(parents=True)
+    head = "timestamp,mem_used_mib,mem_total_mib,util_pct,power_w\n"
+    (folder / "host01.csv").write_text(head + "".join(row.format(n) + "\n" for n in (0, 30)))
+
+    report = gather(places(root))
+
+    assert report.machines is not None
+    assert report.machines.zone == "file-local"
+    assert (report.first_at, report.last_at) == ("2026-07-10T19:41:59", "2026-07-10T19:42:30")
+
+
+@pytest.mark.parametrize(
+    ("states", "words"),
+    [
+        ([State.DONE], "1 of 1 task is done, none is left."),
+        ([State.PENDING], "0 of 1 task is done, 1 is left."),
+        ([State.DONE, State.PENDING], "1 of 2 tasks are done, 1 is left."),
+    ],
+)
+def test_the_sentence_counts_one_as_one(root: Path, states: list[State], words: str) -> None:
+    spool = spool_of(root)
+    for number, state in enumerate(states):
+        lines = [ended(f"t{number}", time.time())] if state is State.DONE else []
+        spool.task(f"t{number}", state, lines)
+
+    assert gather(places(root)).sentence.startswith(words)
 
 
 def test_a_queue_is_a_row_and_one_that_cannot_be_read_is_named(root: Path) -> None:
@@ -265,15 +316,20 @@ def test_a_running_task_is_named_with_its_owner_and_how_long_it_is_held(root: Pa
 def test_a_training_run_is_a_row_also_when_its_status_cannot_be_read(root: Path) -> None:
     root.mkdir(mode=0o700)
     tree = Scratch(str(root))
-    for name in ("distill", "broken"):
+    left = {"step": 7, "end_step": 9, "loss": 2.5, "eta_s": (0.0, 0.0)}
+    for name in ("distill", "broken", "over"):
         paths = RunPaths(tree.run_folder(name))
         make_folders(paths, FileSystem())
-        status = Status(run=name, state=RunState.HEALTHY, step=7, end_step=9, loss=2.5)
+        state = RunState.DONE if name == "over" else RunState.HEALTHY
+        status = msgspec.convert({"run": name, "state": state.value, **left}, Status)
         assert StatusFile(paths.status, nonce="n").write(status)
     Path(RunPaths(tree.run_folder("broken")).status).write_text("{")
 
-    broken, distill = gather(places(root)).runs
+    report = gather(places(root))
+    broken, distill, over = report.runs
 
+    assert (distill.eta_s, over.eta_s) == ((0.0, 0.0), None)
+    assert "3 training runs: 1 of unknown state, 1 HEALTHY, 1 DONE." in report.sentence
     assert (distill.state, distill.step, distill.loss) == ("HEALTHY", 7, 2.5)
     assert broken.state == ""
     assert "cannot read the status" in broken.trouble

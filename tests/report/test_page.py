@@ -153,6 +153,27 @@ def test_what_is_not_known_is_a_dash_or_the_word_and_never_a_zero(root: Path) ->
     assert [a for a in page.named("span") if a.get("title") == "not known"]
 
 
+def test_a_spool_in_which_nothing_ended_is_not_said_to_have_completed(root: Path) -> None:
+    spool_of(root).task("b", State.PENDING)
+
+    page = page_of(gather(places(root)), root)
+
+    assert "No attempt has ended." in page.text
+    assert "Every attempt that ended has completed" not in page.text
+    assert "0.00" not in page.text
+
+
+def test_a_spool_that_cannot_be_read_is_not_said_to_be_empty(root: Path) -> None:
+    spool_of(root).task("b", State.PENDING)
+    Path(Scratch(str(root)).outer).chmod(0o777)
+
+    page = page_of(gather(places(root)), root)
+
+    assert "The outer spool could not be read" in page.text
+    assert "No spool of this tree has a task" not in page.text
+    assert "No task was ever enqueued" not in page.text
+
+
 def test_an_empty_tree_makes_a_page_too(root: Path) -> None:
     root.mkdir()
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from fleetcraft.report.records import Report
+from fleetcraft.report.records import SPOOLS, Report
 from fleetcraft.view.report import charts, words
 from fleetcraft.view.train_events import rung_words
 
@@ -42,6 +42,7 @@ def render_report(report: Report, *, folder: str | None) -> str:
         generator=GENERATOR,
         link=words.Links(folder),
         states=charts.STATES,
+        spools=SPOOLS,
     )
 
 
