@@ -10,6 +10,7 @@ import difflib
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from shlex import quote
 
 from fleetcraft.batch_table.reading import read_table
 from fleetcraft.config import FILE_NAME, SETTINGS, Config
@@ -71,9 +72,11 @@ def check_project_folder(case: Case) -> Iterator[Finding]:
     mode = os.stat(folder).st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         found = f"everybody can write {folder} ({stat.filemode(mode)}), where commands run"
-        yield wrong("folder", found, "a folder of this user", f"chmod o-w {folder}")
+        yield wrong("folder", found, "a folder of this user", f"chmod o-w {quote(folder)}")
     elif not os.access(folder, os.R_OK | os.X_OK):
-        yield wrong("folder", f"{folder} cannot be used", "to be readable", f"ls -ld {folder}")
+        yield wrong(
+            "folder", f"{folder} cannot be used", "to be readable", f"ls -ld {quote(folder)}"
+        )
     else:
         yield ok("folder", folder)
     if setup := config.text("slurm.setup"):

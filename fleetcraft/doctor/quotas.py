@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from shlex import quote
 
 import msgspec
 
@@ -80,14 +81,14 @@ def _room(name: str, folder: str) -> Finding:
     try:
         room = room_on(folder)
     except OSError as error:
-        hint = "name another one in fleet.yaml" if name == "work" else f"ls -ld {folder}"
+        hint = "name another one in fleet.yaml" if name == "work" else f"ls -ld {quote(folder)}"
         return wrong(name, f"{folder}: {error.strerror}", "a folder that can be used", hint)
     mount = mount_of(folder)
     kind = mount.kind if mount else "an unknown file system"
     found = f"{folder} on {kind}, {format_bytes(room.free_bytes)} free"
     if room.free_bytes == 0 or room.free_files == 0:
         what = "bytes" if room.free_bytes == 0 else "files"
-        hint = f"du -xh -d1 {folder} | sort -h shows what is large"
+        hint = f"du -xh -d1 {quote(folder)} | sort -h shows what is large"
         return wrong(name, f"{found}: no {what} are left", "room", hint)
     return ok(name, found)
 

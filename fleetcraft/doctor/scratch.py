@@ -10,6 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from shlex import quote
 
 import msgspec
 
@@ -62,10 +63,12 @@ def check_place(case: Case) -> Iterator[Finding]:
             "place",
             f"{case.root} is not there ({source})",
             "a folder of this user",
-            f"fleetcraft --root {case.root} init",
+            f"fleetcraft --root {quote(case.root)} init",
         )
         return
     yield judge_place(case.root, facts)
+    if not stat.S_ISDIR(facts.st_mode):
+        return
     yield from _parent(case.root)
     yield from _leftovers(case.root)
 
@@ -88,10 +91,12 @@ def judge_place(root: str, facts: os.stat_result, uid: int | None = None) -> Fin
         return wrong("place", found, expected, "name a tree of your own with --root")
     if facts.st_mode & _WRITABLE_BY_OTHERS:
         found = f"others can write {root} ({mode}), and so run commands as this user"
-        return wrong("place", found, expected, f"chmod go-w {root}")
+        return wrong("place", found, expected, f"chmod go-w {quote(root)}")
     if facts.st_mode & _READABLE_BY_OTHERS:
         found = f"others can look into {root} ({mode})"
-        return advice("place", found, expected, f"chmod 700 {root}, unless they are meant to")
+        return advice(
+            "place", found, expected, f"chmod 700 {quote(root)}, unless they are meant to"
+        )
     return ok("place", f"{root}, {mode}, of this user", expected)
 
 
@@ -103,7 +108,7 @@ def _parent(root: str) -> Iterator[Finding]:
             "parent",
             f"everybody can write {parent} ({stat.filemode(mode)}) and so put another tree there",
             "a parent that only its owner can write",
-            f"chmod o-w {parent}, or choose another place",
+            f"chmod o-w {quote(parent)}, or choose another place",
         )
 
 
@@ -116,7 +121,7 @@ def _leftovers(root: str) -> Iterator[Finding]:
             left.append(f"{root}/{name}")
     if left:
         found = f"{len(left)} trial folders of cut-off examinations are left"
-        yield advice("leftovers", found, "none", f"look into them, then rm -r {left[0]}")
+        yield advice("leftovers", found, "none", f"look into them, then rm -r {quote(left[0])}")
 
 
 # ---------------------------------------------------------------------------------- the mount

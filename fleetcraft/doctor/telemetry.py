@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from shlex import quote
 
 from fleetcraft.doctor.case import Case
 from fleetcraft.doctor.findings import Finding, advice, ok, unknown, wrong
@@ -50,9 +51,11 @@ def _folder(folder: str) -> Finding:
         return ok("folder", f"{folder}: the first logger makes it")
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
         found = f"{folder}: a link, or others own or can write it, so that loggers refuse it"
-        return wrong("folder", found, "a private folder of this user", f"chmod go-w {folder}")
+        return wrong(
+            "folder", found, "a private folder of this user", f"chmod go-w {quote(folder)}"
+        )
     if not os.access(folder, os.W_OK | os.X_OK):
-        return wrong("folder", f"{folder} cannot be written", "", f"chmod u+rwx {folder}")
+        return wrong("folder", f"{folder} cannot be written", "", f"chmod u+rwx {quote(folder)}")
     return ok("folder", folder)
 
 

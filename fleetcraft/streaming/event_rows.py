@@ -41,8 +41,8 @@ def event_row(raw: bytes) -> tuple[float, Row] | None:
     at = parse_timestamp(event.get("at") or "")
     if at is None or at.tzinfo is None:
         return 0.0, row
-    row["_timestamp"] = at.timestamp()
-    return row["_timestamp"], row
+    at_s = row["_timestamp"] = at.timestamp()
+    return at_s, row
 
 
 def _facts(event: Mapping[str, Any]) -> Iterator[tuple[str, float | str]]:
