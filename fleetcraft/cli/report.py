@@ -267,6 +267,7 @@ def _write(report: Report, target: str) -> int:
         SpoolError: It cannot be written; what was there before is still there.
     """
     from fleetcraft.files import replace_atomically
+    from fleetcraft.identity import new_launch_token
     from fleetcraft.view.report.page import render_report
 
     folder = None if target == _STDOUT else os.path.dirname(os.path.abspath(target))
@@ -277,9 +278,9 @@ def _write(report: Report, target: str) -> int:
         return len(data)
     # A link is followed: what is replaced is the page itself.
     final = os.path.realpath(target)
-    temporary = f"{final}.{os.getpid()}.tmp"
+    temporary = f"{final}.{new_launch_token()}.tmp"
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "xb") as file:  # never through a link that somebody else put there
             file.write(data)
         replace_atomically(temporary, final)
     except OSError as error:

@@ -161,7 +161,9 @@ class _Gathering:
             since="" if scope.since_s is None else _iso(scope.since_s),
             until="" if scope.until_s is None else _iso(scope.until_s),
             jobs=tuple(sorted(scope.jobs)),
-            sentence=sentence(self._spools, machines, lost=self._lost, runs=rooms.runs),
+            sentence=sentence(
+                self._spools, machines, lost=self._lost, runs=rooms.runs, of_jobs=bool(scope.jobs)
+            ),
             first_at=_iso(min(times), zoned=zoned) if times else "",
             last_at=_iso(max(times), zoned=zoned) if times else "",
             spools=tuple(self._spools),
@@ -209,11 +211,13 @@ def sentence(
     *,
     lost: Sequence[str] = (),
     runs: Sequence[RunRow] = (),
+    of_jobs: bool = False,
 ) -> str:
     """How things stand, in a few sentences, with no number that was not found."""
     unread = [f"the {what} could not be read" for what in lost if what in SPOOLS]
     said = [_spool_words(part, named=len(spools) + len(unread) > 1) for part in spools]
-    words = "; ".join(said + unread) or "No task was ever enqueued"
+    none = "No task of these jobs is there" if of_jobs else "No task was ever enqueued"
+    words = "; ".join(said + unread) or none
     words = words[:1].upper() + words[1:]
     if runs:
         states = Counter(run.state or "of unknown state" for run in runs)

@@ -104,7 +104,7 @@ def gather_spool(
         progress: Is told how far it is.
 
     Returns:
-        None for a spool that has never had a task.
+        None for a spool that has no task, or none of the jobs.
 
     Raises:
         SpoolError: It is not there, or not safe.
@@ -117,7 +117,7 @@ def gather_spool(
         if progress and done % 100 == 0:
             progress(f"{spool} spool", done, len(tasks))
         _take(tree, task, scope, found)
-    if not tasks:
+    if not tasks or (scope.jobs and not found.counts.total() and not found.unread):
         return None
     markers = read_markers(tree)
     workers = workers_of(tree)

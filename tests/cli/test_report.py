@@ -76,6 +76,26 @@ def test_the_page_goes_to_stdout_when_asked(worked: Fleet) -> None:
     assert 'href="file:///' in done.stdout
 
 
+def test_a_job_that_nothing_is_known_of_is_nothing_to_report(worked: Fleet) -> None:
+    done = worked("report", "--job", "999")
+
+    assert done.code == 1
+    assert "there is nothing to report" in done.err
+    assert not os.path.exists("report.html")
+
+
+def test_a_page_in_a_folder_of_others_is_not_written_through_a_link_of_theirs(
+    worked: Fleet, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("keep")
+    os.symlink(theirs, f"report.html.{os.getpid()}.tmp")
+
+    worked.ok("report")
+
+    assert theirs.read_text() == "keep"
+
+
 def test_a_page_is_replaced_by_a_newer_one_and_nothing_else_is(worked: Fleet) -> None:
     worked.ok("report", "--title", "first")
     worked.ok("report", "--title", "second")

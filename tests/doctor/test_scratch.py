@@ -63,10 +63,21 @@ def test_a_tree_of_another_user_is_wrong(root: Path) -> None:
     assert f"belongs to user {os.geteuid()}" in found.found
 
 
-def test_a_file_in_place_of_the_tree_is_wrong(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_tree_is_wrong_and_nothing_more_is_said(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    assert judge_place(str(file), file.stat()).verdict is Verdict.WRONG
+    (found,) = check_place(case_of(file))
+    assert found.verdict is Verdict.WRONG
+
+
+def test_a_hint_can_be_copied_whatever_the_tree_is_called(tmp_path: Path) -> None:
+    strange = tmp_path / "a b$(touch x)"
+    (missing,) = check_place(case_of(strange))
+    assert missing.hint == f"fleetcraft --root '{strange}' init"
+    strange.mkdir()
+    strange.chmod(0o777)
+    found = judge_place(str(strange), strange.stat())
+    assert found.hint == f"chmod go-w '{strange}'"
 
 
 def test_a_parent_that_everybody_can_write_is_wrong(root: Path) -> None:

@@ -134,6 +134,15 @@ def test_a_report_about_a_job_counts_its_attempts_and_their_tasks_alone(root: Pa
     assert report.machines.mean_util_pct == pytest.approx(50)
 
 
+def test_a_report_about_a_job_that_nothing_is_known_of_has_no_spool(root: Path) -> None:
+    spool_of(root).task("a", State.DONE, [ended("a", time.time(), job="7")])
+
+    report = gather(places(root), Scope(jobs=frozenset({"8"})))
+
+    assert report.spools == ()
+    assert report.sentence.startswith("No task of these jobs is there.")
+
+
 def test_a_report_about_a_span_leaves_out_what_ended_before_and_has_no_eta_in_the_past(
     root: Path,
 ) -> None:
