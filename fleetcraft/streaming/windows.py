@@ -126,7 +126,9 @@ class WindowFollower:
             if os.path.exists(self._folder):
                 raise
             return []
-        self._refused = {"files refused": len(found.refused)} if found.refused else {}
+        nameless = sum(not source.started for source in found.sources)
+        told = {"files refused": len(found.refused), "files whose names tell no start": nameless}
+        self._refused = {kind: count for kind, count in told.items() if count}
         return [span for source in found.sources if (span := _span(source))]
 
     def _ends(self, spans: list[tuple[float, float]], last_s: float) -> Iterator[float]:

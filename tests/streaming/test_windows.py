@@ -111,9 +111,12 @@ def test_files_that_cannot_be_read_and_folders_that_are_not_there_are_told(
     assert all_rows(follower(tmp_path / "none", clock)) == []
     write(tmp_path, 10)
     (tmp_path / "x_job1_20270115T080000Z.csv").mkdir()
+    archived = "timestamp,mem_used_mib,mem_total_mib,util_pct,power_w\n"
+    (tmp_path / "host01.csv").write_text(f"{archived}2026/07/10 19:42:00.000,8,97871,50,85.83\n")
     clock.now_s = T + 2 * WINDOW_S
     one = follower(tmp_path, clock)
     assert len(all_rows(one)) == 1
     assert one.counts()["files refused"] == 1
+    assert one.counts()["files whose names tell no start"] == 1
     with pytest.raises(DataError, match="damaged"):
         one.restore({"end_s": "soon"})
