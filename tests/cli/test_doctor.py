@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def test_what_is_wrong_is_named_with_what_to_do(fleet: Fleet) -> None:
     assert called.code == 1
     lines = called.out.splitlines()
     assert any(line.startswith("  WRONG    place") for line in lines)
-    assert any(f"hint: chmod go-w {fleet.root}" in line for line in lines)
+    assert any(f"hint: chmod go-w {shlex.quote(str(fleet.root))}" in line for line in lines)
     assert lines[-1].startswith("something has to be put right (")
     assert not any(line.startswith("  ok ") for line in lines)
 

@@ -248,8 +248,24 @@ def test_what_a_check_found_before_it_hung_stands(
     assert found[0].found.startswith("2.9.0 (CUDA 12.8")
 
 
-def test_where_the_tree_hangs_it_is_waited_for_once(tmp_path: Path, flags: dict[str, str]) -> None:
-    os.mkfifo(tmp_path / "fleet.yaml")  # reading it never ends, as on a server that is gone
+_HANGING_STAT = """
+import os, time
+stat = os.stat
+def hangs(path, *more, **named):
+    if path == {root!r}:
+        time.sleep(600)
+    return stat(path, *more, **named)
+os.stat = hangs
+"""
+
+
+def test_where_the_tree_hangs_it_is_waited_for_once(
+    tmp_path: Path, flags: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on a server that is gone; Python loads such a module when it starts.
+    (tmp_path / "sitecustomize.py").write_text(_HANGING_STAT.format(root=flags["root"]))
+    before = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep if before else ''}{before}")
     ids = ("scratch: place", "scratch: room", "project: spools", "limits: ulimits")
     found = named(examine(flags, checks=checks(*ids, limit_s=3.0)))
     assert "did not end within 3 s" in found["scratch: place"].found
