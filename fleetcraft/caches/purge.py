@@ -43,6 +43,13 @@ class IdleFile(msgspec.Struct, frozen=True, kw_only=True):
     referred_by: tuple[str, ...] = ()
 
 
+class GoneFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file that is not there any more, and the records that name it."""
+
+    path: str
+    referred_by: tuple[str, ...]
+
+
 class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
     """What is near its purge.
 
@@ -64,7 +71,7 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
     near: tuple[IdleFile, ...] = ()
     near_files: int = 0
     near_bytes: int = 0
-    gone: tuple[str, ...] = ()
+    gone: tuple[GoneFile, ...] = ()
     unknown: tuple[str, ...] = ()
     atime_kept: bool | None = None
 
@@ -146,7 +153,7 @@ class _Look:
         self._most = most
         self._near: list[tuple[float, str, IdleFile]] = []
         self._files = self._near_files = self._near_bytes = 0
-        self._gone: list[str] = []
+        self._gone: list[GoneFile] = []
         self._unknown: list[str] = []
         self._keeps: dict[int, bool] = {}
 
@@ -155,8 +162,8 @@ class _Look:
         try:
             facts = os.lstat(path)
         except FileNotFoundError:
-            if path in self._referred:
-                self._gone.append(path)
+            if records := self._referred.get(path):
+                self._gone.append(GoneFile(path=path, referred_by=records))
             return
         except OSError as error:
             self._unknown.append(f"{path}: {error.strerror}")
@@ -176,11 +183,22 @@ class _Look:
                         if entry.is_dir(follow_symlinks=False):
                             waiting.append(entry.path)
                         elif entry.is_file(follow_symlinks=False):
-                            self._file(entry.path, entry.stat(follow_symlinks=False))
+                            self._entry(entry)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 self._unknown.append(f"{here}: {error.strerror}")
+
+    def _entry(self, entry: os.DirEntry[str]) -> None:
+        """One file of a folder: that it vanishes meanwhile says nothing about the others."""
+        try:
+            facts = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._unknown.append(f"{entry.path}: {error.strerror}")
+            return
+        self._file(entry.path, facts)
 
     def _file(self, path: str, facts: os.stat_result) -> None:
         self._files += 1

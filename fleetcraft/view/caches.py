@@ -15,6 +15,7 @@ from fleetcraft.caches.ask import Asked
 from fleetcraft.caches.records import Conflict, Effective, Severity, by_role, digest
 from fleetcraft.fleet.launch.caches import CacheView
 from fleetcraft.units import format_bytes
+from fleetcraft.view.caches_models import purge_shape, render_purge
 from fleetcraft.view.text import Paint, joined, left_out, one_line, plural, printable, table
 
 _PAINT = {Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.ADVICE: "quiet"}
@@ -42,6 +43,7 @@ def check_shape(view: CacheView, answer: str) -> dict[str, Any]:
         "answer": answer,
         "conflicts": msgspec.to_builtins(view.conflicts),
         "unknown": list(view.unknown),
+        "purge": {name: purge_shape(report) for name, report in view.purges.items()},
         "digest": view.digest,
         "workers": msgspec.to_builtins(view.peers),
         "asked": _asked_shape(view.asked),
@@ -125,22 +127,30 @@ def _asked(view: CacheView) -> str:
     )
 
 
-def render_check(view: CacheView, *, limit: int, paint: Paint) -> str:
+def render_check(view: CacheView, *, limit: int | None, paint: Paint) -> str:
     """What ``caches check`` prints: conflicts with their cures, and what is unknown.
 
     Args:
         view: What was found, errors first.
-        limit: So many conflicts at most.
+        limit: So many conflicts, files and unknown things at most; None for all.
         paint: Colours.
     """
     parts = [_conflict(one, paint) for one in view.conflicts[:limit]]
-    parts += left_out(max(0, len(view.conflicts) - limit), "more (--limit 0 shows all)")
-    parts += [f"unknown: {printable(text)}" for text in view.unknown]
+    parts += _more(len(view.conflicts), limit)
+    for name, report in view.purges.items():
+        if report.near or report.gone:
+            parts.append(render_purge(report, name, paint=paint, limit=limit))
+    parts += [f"unknown: {printable(text)}" for text in view.unknown[:limit]]
+    parts += _more(len(view.unknown), limit)
     if view.note:
         parts.append(f"note: {printable(view.note)}")
     parts.append(_asked(view))
     parts.append(_verdict(view))
     return joined(parts)
+
+
+def _more(count: int, limit: int | None) -> list[str]:
+    return left_out(0 if limit is None else max(0, count - limit), "more (--limit 0 shows all)")
 
 
 def _conflict(one: Conflict, paint: Paint) -> str:

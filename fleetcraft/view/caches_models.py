@@ -167,10 +167,21 @@ def _user_shape(user: User) -> dict[str, Any]:
 # -- near the purge
 
 
-def render_purge(report: PurgeReport, *, paint: Paint, limit: int = _SHOWN) -> str:
-    """Files that scratch will soon remove, as text; those that records refer to first."""
+def render_purge(
+    report: PurgeReport, what: str, *, paint: Paint, limit: int | None = _SHOWN
+) -> str:
+    """Files that scratch will soon remove, as text; those that records refer to first.
+
+    What could not be looked at is for the caller to say.
+
+    Args:
+        report: What was found.
+        what: What these files are of, in one word.
+        paint: Colours.
+        limit: So many files at most; None for all that the report has.
+    """
     head = (
-        f"{plural(report.near_files, 'file')} of {report.looked_at} idle for "
+        f"{what}: {plural(report.near_files, 'file')} of {report.looked_at} idle for "
         f"{report.warn_days:g} days or more, {format_bytes(report.near_bytes)}; "
         f"scratch removes files after {report.purge_days:g}"
     )
@@ -179,7 +190,7 @@ def render_purge(report: PurgeReport, *, paint: Paint, limit: int = _SHOWN) -> s
             _left(item),
             f"idle {item.idle_days:.1f} d",
             format_bytes(item.size_bytes),
-            f"{one_line(item.path)}{_referred(item)}",
+            f"{one_line(item.path)}{_referred(item.referred_by)}",
         )
         for item in report.near[:limit]
     ]
@@ -187,17 +198,20 @@ def render_purge(report: PurgeReport, *, paint: Paint, limit: int = _SHOWN) -> s
     if rows:
         lines.append(table(rows))
     lines += left_out(max(0, report.near_files - len(rows)))
-    lines += [f"  {paint('bad', 'gone')} {one_line(path)}" for path in report.gone[:limit]]
-    lines += left_out(max(0, len(report.gone) - limit), "more that are gone")
-    lines += [f"  unknown: {one_line(text)}" for text in report.unknown[:limit]]
-    lines += left_out(max(0, len(report.unknown) - limit), "more unknown")
+    gone = report.gone[:limit]
+    lines += [
+        f"  {paint('bad', 'gone')} {one_line(item.path)}{_referred(item.referred_by)}"
+        for item in gone
+    ]
+    lines += left_out(len(report.gone) - len(gone), "more that are gone")
     if report.atime_kept is False:
         lines.append("  the mount does not note when files are read: the age is since their change")
     return "\n".join(lines)
 
 
 def purge_shape(report: PurgeReport, *, limit: int = 1000) -> dict[str, Any]:
-    """The same as JSON."""
+    """The same as JSON, with the counts of what its bounded lists leave out."""
+    near, gone, unknown = report.near[:limit], report.gone[:limit], report.unknown[:limit]
     return {
         "purge_days": report.purge_days,
         "warn_days": report.warn_days,
@@ -213,11 +227,14 @@ def purge_shape(report: PurgeReport, *, limit: int = 1000) -> dict[str, Any]:
                 "newest": item.newest,
                 "referred_by": list(item.referred_by),
             }
-            for item in report.near[:limit]
+            for item in near
         ],
-        "gone": list(report.gone[:limit]),
+        "near_left_out": report.near_files - len(near),
+        "gone": [{"path": item.path, "referred_by": list(item.referred_by)} for item in gone],
         "gone_files": len(report.gone),
-        "unknown": list(report.unknown[:limit]),
+        "gone_left_out": len(report.gone) - len(gone),
+        "unknown": list(unknown),
+        "unknown_left_out": len(report.unknown) - len(unknown),
         "atime_kept": report.atime_kept,
     }
 
@@ -226,11 +243,11 @@ def _left(item: IdleFile) -> str:
     return f"{item.left_days:.1f} d left" if item.left_days > 0 else "due"
 
 
-def _referred(item: IdleFile) -> str:
-    if not item.referred_by:
+def _referred(records: tuple[str, ...]) -> str:
+    if not records:
         return ""
-    more = f" and {len(item.referred_by) - 1} more" if len(item.referred_by) > 1 else ""
-    return f"  <- {one_line(item.referred_by[0])}{more}"
+    more = f" and {len(records) - 1} more" if len(records) > 1 else ""
+    return f"  <- {one_line(records[0])}{more}"
 
 
 # -- shared

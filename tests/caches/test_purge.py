@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fleetcraft.caches.purge import near_purge, referred_files
+from fleetcraft.caches.purge import GoneFile, near_purge, referred_files
+from fleetcraft.evidence.files.manifest import make_manifest
 from fleetcraft.layout.evidence import EvidencePaths, origin_file
 from fleetcraft.view.caches_models import purge_shape, render_purge
 from fleetcraft.view.text import Paint
@@ -99,12 +100,9 @@ def test_evidence_names_what_it_refers_to(tmp_path: Path) -> None:
 
 
 def test_real_records_are_understood(tmp_path: Path) -> None:
-    manifests = pytest.importorskip("fleetcraft.evidence.files.manifest")
-    if not hasattr(manifests, "make_manifest"):
-        pytest.skip("manifests are not there yet")
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a.txt").write_text("a")
-    made = manifests.make_manifest(str(tmp_path / "data"), name="kept")
+    made = make_manifest(str(tmp_path / "data"), name="kept")
     evidence = EvidencePaths(str(tmp_path / "evidence"))
     record = msgspec.structs.replace(made, folder="../../data")
     write(evidence.manifest("kept"), msgspec.to_builtins(record))
@@ -117,7 +115,7 @@ def test_a_file_that_a_record_refers_to_and_that_is_gone_is_told(tmp_path: Path)
 
     report = near_purge([gone], 10, NOW_S, referred={gone: ("m.json",)})
 
-    assert (report.gone, report.near_files) == ((gone,), 0)
+    assert (report.gone, report.near_files) == ((GoneFile(path=gone, referred_by=("m.json",)),), 0)
 
 
 def test_text_and_json_name_files_and_records_without_raw_escapes(tmp_path: Path) -> None:
@@ -126,15 +124,52 @@ def test_text_and_json_name_files_and_records_without_raw_escapes(tmp_path: Path
     referred = {str(old): ("m.json", "n.json"), gone: ("m.json",)}
     report = near_purge([str(tmp_path), gone], 10, NOW_S, referred=referred)
 
-    text = render_purge(report, paint=Paint(on=False))
+    text = render_purge(report, "evidence", paint=Paint(on=False))
     shape = purge_shape(report)
 
-    assert "1 file of 1 idle for 7 days or more, 10 B" in text
+    assert "evidence: 1 file of 1 idle for 7 days or more, 10 B" in text
     assert "due  idle 100" in text
     assert "<- m.json and 1 more" in text
-    assert f"gone {gone}" in text
+    assert f"gone {gone}  <- m.json" in text
     assert "\x1b" not in text
-    assert (shape["near"][0]["referred_by"], shape["gone"]) == (["m.json", "n.json"], [gone])
+    assert shape["near"][0]["referred_by"] == ["m.json", "n.json"]
+    assert shape["gone"] == [{"path": gone, "referred_by": ["m.json"]}]
+
+
+def test_a_file_that_vanishes_meanwhile_says_nothing_about_those_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        aged(tmp_path / f"old-{number}", 500)
+    second = os.listdir(tmp_path)[1]
+    ask = os.statvfs
+
+    def purge_the_second(path: str) -> os.statvfs_result:
+        (tmp_path / second).unlink()
+        return ask(path)
+
+    monkeypatch.setattr(os, "statvfs", purge_the_second)
+
+    assert near_purge([str(tmp_path)], 10, NOW_S).looked_at == 3
+
+
+def test_lists_are_bounded_and_say_what_they_leave_out(tmp_path: Path) -> None:
+    for number in range(4):
+        aged(tmp_path / f"old-{number}", 500)
+    lost = [str(tmp_path / f"gone-{number}") for number in range(3)]
+    referred = {path: ("m.json",) for path in lost}
+    report = near_purge([str(tmp_path), *lost], 10, NOW_S, referred=referred)
+
+    text = render_purge(report, "hub", paint=Paint(on=False), limit=1)
+    shape = purge_shape(report, limit=1)
+
+    assert "... and 3 more\n" in text
+    assert text.endswith("... and 2 more that are gone")
+    assert (len(shape["near"]), shape["near_left_out"]) == (1, 3)
+    assert (len(shape["gone"]), shape["gone_left_out"]) == (1, 2)
+    every = render_purge(report, "hub", paint=Paint(on=False), limit=None)
+    assert "more" not in every.splitlines()[1:]
+    assert sum("old-" in line for line in every.splitlines()) == 4
 
 
 def write(path: str, value: object, more: bytes = b"") -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+from datetime import timedelta
 
 import pytest
 
+from fleetcraft.caches import purge
 from fleetcraft.caches.roles import VARIABLES
+from fleetcraft.clock import now_at
 from tests.cli.conftest import Fleet, environment
 from tests.worker.harness import wait_until
 
@@ -116,3 +119,30 @@ def test_a_snapshot_that_lacks_shards_is_named(fleet: Fleet) -> None:
     assert called.code == 1
     assert "snapshot_incomplete" in called.out
     assert "model-00001-of-00001.safetensors" in called.out
+
+
+def test_files_near_their_purge_are_listed_and_bounded(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"clip-{number}.mp4" for number in range(3)]
+    (fleet.root / "out").mkdir()
+    for name in names:
+        (fleet.root / "out" / name).write_bytes(b"x")
+    manifests = fleet.root / "evidence/manifests"
+    manifests.mkdir(parents=True)
+    files = [{"path": name} for name in [*names, "lost.mp4"]]
+    manifest = {"folder": str(fleet.root / "out"), "files": files}
+    (manifests / "m.json").write_text(json.dumps(manifest))
+    # The time of a change cannot be set, so it is the clock that goes on.
+    later = now_at() + timedelta(days=8)
+    monkeypatch.setattr(purge, "now_at", lambda: later)
+    monkeypatch.setenv("FLEET_STORAGE_PURGE_DAYS", "10")
+
+    said = fleet("caches", "check", "--json").json["purge"]["evidence"]
+    text = fleet("caches", "check", "--limit", "2").out
+
+    assert sorted(item["path"].rpartition("/")[2] for item in said["near"]) == names
+    assert [item["path"] for item in said["gone"]] == [str(fleet.root / "out/lost.mp4")]
+    assert "evidence: 3 files of 3 idle for 7 days or more" in text
+    assert "... and 1 more\n" in text
+    assert f"gone {fleet.root}/out/lost.mp4" in text

@@ -35,7 +35,7 @@ _EXITS = """
 @click.command(cls=FleetCommand, name="check", spool=False, examples=_EXAMPLES, exits=_EXITS)
 @click.option("--ask", is_flag=True, help="Ask the libraries of the tasks' Python (batch.python).")
 @click.option("--torch", is_flag=True, help="Import torch too, which takes seconds (with --ask).")
-@click.option("--limit", type=click.IntRange(0), default=20, help="Conflicts shown; 0 for all.")
+@click.option("--limit", type=click.IntRange(0), default=20, help="Of each list; 0 for all.")
 @pass_session
 def check_command(session: Session, ask: bool, torch: bool, limit: int) -> int:
     """Find conflicts before a launch, and files that are near their purge age.
@@ -59,7 +59,7 @@ def check_command(session: Session, ask: bool, torch: bool, limit: int) -> int:
         print_json(check_shape(view, answer))
     else:
         paint = Paint.for_stream(sys.stdout)
-        print_text(render_check(view, limit=limit or len(view.conflicts), paint=paint))
+        print_text(render_check(view, limit=limit or None, paint=paint))
     return code
 
 

@@ -19,20 +19,29 @@ from fleetcraft.layout import Scratch
 from fleetcraft.layout.evidence import EvidencePaths
 from fleetcraft.units import format_bytes
 
+EVIDENCE = "evidence"
+MODELS = "hub"
+"""What is looked at for its purge: what evidence refers to, and the hub of tasks."""
+
 
 def look_into_caches(config: Config, view: CacheView) -> CacheView:
     """The same view, with what the files of the caches and of evidence add; errors first."""
     hub = by_role(view.of_tasks)[Role.HUB].path
     found = [*view.conflicts, *_incomplete_models(hub)]
     unknown = list(view.unknown)
+    purges: dict[str, PurgeReport] = {}
     days = config.values["storage.purge_days"].value
     if days is not None:
-        for purge in (_purge_of_evidence(config, float(days)), _purge_of_hub(hub, float(days))):
-            found += purge[0]
-            unknown += purge[1]
+        purges = _purges(config, hub, float(days))
+    if (evidence := purges.get(EVIDENCE)) is not None:
+        found += _of_evidence(evidence)
+    if (models := purges.get(MODELS)) is not None and models.near:
+        found.append(_near(models, "of the hub", Severity.ADVICE))
+    for report in purges.values():
+        unknown += report.unknown
     order = list(Severity)
     found.sort(key=lambda one: order.index(one.severity))
-    return replace(view, conflicts=tuple(found), unknown=tuple(unknown))
+    return replace(view, conflicts=tuple(found), unknown=tuple(unknown), purges=purges)
 
 
 def _incomplete_models(hub: str) -> list[Conflict]:
@@ -57,48 +66,48 @@ def _incomplete_models(hub: str) -> list[Conflict]:
 
 
 def _not_whole(text: str, repo: str, hub: str) -> Conflict:
+    name = shlex.quote(repo)
     return Conflict(
         code=Code.SNAPSHOT_INCOMPLETE,
         severity=Severity.WARNING,
         text=f"a model is not whole: {text}",
-        hint=f"fleetcraft caches mirror {shlex.quote(repo)} from a whole cache, or "
-        f"fleetcraft caches fill {shlex.quote(repo)}",
+        hint=f"fleetcraft caches mirror {name} from a whole cache, or "
+        f"fleetcraft caches fill {name} -- hf download {name}",
         role=Role.HUB,
         path=hub,
     )
 
 
-def _purge_of_evidence(config: Config, days: float) -> tuple[list[Conflict], list[str]]:
-    """Files that evidence refers to: near their purge, or gone."""
-    root = config.text("root")
-    if not root:
-        return [], []
-    evidence = EvidencePaths(Scratch(root).evidence)
-    referred = referred_files(evidence, beside=[Scratch(root).telemetry])
-    report = near_purge(referred, days, referred=referred)
-    found = [_near(report, "that evidence refers to", Severity.WARNING)] if report.near else []
+def _purges(config: Config, hub: str, days: float) -> dict[str, PurgeReport]:
+    """What is near its purge, of what evidence refers to and of the hub, where these are there."""
+    found = {}
+    if root := config.text("root"):
+        evidence = EvidencePaths(Scratch(root).evidence)
+        referred = referred_files(evidence, beside=[Scratch(root).telemetry])
+        found[EVIDENCE] = near_purge(referred, days, referred=referred)
+    if os.path.isdir(hub):
+        found[MODELS] = near_purge([hub], days)
+    return found
+
+
+def _of_evidence(report: PurgeReport) -> list[Conflict]:
+    """Conflicts of files that evidence refers to: near their purge, or gone."""
+    what = "that evidence refers to"
+    found = [_near(report, what, Severity.WARNING)] if report.near else []
     if report.gone:
-        count = len(report.gone)
+        count, first = len(report.gone), report.gone[0]
         found.append(
             Conflict(
                 code=Code.PURGED,
                 severity=Severity.ERROR,
-                text=f"{_files(count)} that evidence refers to {'is' if count == 1 else 'are'} "
-                f"gone, such as {report.gone[0]} (named by {referred[report.gone[0]][0]})",
+                text=f"{_files(count)} {what} {'is' if count == 1 else 'are'} gone, such as "
+                f"{first.path} (named by {first.referred_by[0]})",
                 hint="fleetcraft evidence verify says what of it is left; restore it from an "
                 "archive",
-                path=report.gone[0],
+                path=first.path,
             )
         )
-    return found, list(report.unknown)
-
-
-def _purge_of_hub(hub: str, days: float) -> tuple[list[Conflict], list[str]]:
-    if not os.path.isdir(hub):
-        return [], []
-    report = near_purge([hub], days)
-    found = [_near(report, "of the hub", Severity.ADVICE)] if report.near else []
-    return found, list(report.unknown)
+    return found
 
 
 def _near(report: PurgeReport, what: str, severity: Severity) -> Conflict:

@@ -11,8 +11,9 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -46,6 +47,9 @@ from fleetcraft.identity import this_host
 from fleetcraft.spool import leases
 from fleetcraft.spool.tree import SpoolTree
 
+if TYPE_CHECKING:
+    from fleetcraft.caches.purge import PurgeReport
+
 _LIBRARIES = ("huggingface_hub", "transformers", "datasets", "torch", "triton")
 _HEAD_BYTES = 1 << 16
 _SILENT_INTERVALS = 10
@@ -72,6 +76,7 @@ class CacheView:
         peers: Workers that live, with what they have said.
         asked: What the libraries said; None when they were not asked.
         note: Why ``tasks`` is None.
+        purges: By what files are, those that are near their purge; only where that was looked at.
     """
 
     here: tuple[Effective, ...]
@@ -82,6 +87,7 @@ class CacheView:
     peers: tuple[Peer, ...] = ()
     asked: Asked | None = None
     note: str = ""
+    purges: Mapping[str, PurgeReport] = field(default_factory=dict)
 
     @property
     def of_tasks(self) -> tuple[Effective, ...]:
