@@ -10,7 +10,7 @@ import contextlib
 import heapq
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -113,21 +113,25 @@ def near_purge(
 def referred_files(
     evidence: EvidencePaths, *, beside: Iterable[str] = ()
 ) -> dict[str, tuple[str, ...]]:
-    """Files that records of evidence refer to, by absolute path, with the records' own paths.
+    """Files that records of evidence still refer to, by absolute path, with the records' own paths.
 
     Manifests name the files of their folder, result records the outputs of a set, and origin files
-    what a figure or summary was made from. A record that cannot be read refers to nothing here;
-    ``fleetcraft evidence verify`` and ``results`` say what is wrong with it.
+    what a figure or summary was made from. Content of which an archive was proved is left out: a
+    receipt with the root digest of a manifest that names it stands in the evidence room. A record
+    that cannot be read refers to nothing here; ``fleetcraft evidence verify`` and ``results`` say
+    what is wrong with it.
 
     Args:
         evidence: The evidence room.
         beside: Further folders in which figures lie, with their origin files.
     """
     found: dict[str, list[str]] = {}
-    for record, folder, names in _records(evidence, tuple(beside)):
-        for name in names:
-            path = os.path.normpath(os.path.join(folder, name))
-            found.setdefault(path, []).append(record)
+    archived = _archived(evidence)
+    for record, folder, files in _records(evidence, tuple(beside)):
+        for file in files:
+            path = os.path.normpath(os.path.join(folder, file.path))
+            if not file.sha256 or (path, file.sha256) not in archived:
+                found.setdefault(path, []).append(record)
     return {path: tuple(dict.fromkeys(records)) for path, records in found.items()}
 
 
@@ -254,10 +258,16 @@ class _Look:
 
 class _Named(msgspec.Struct, frozen=True):
     path: str
+    sha256: str = ""
+
+
+class _Receipt(msgspec.Struct, frozen=True):
+    root_sha256: str
 
 
 class _Manifest(msgspec.Struct, frozen=True):
     folder: str = ""
+    root_sha256: str = ""
     files: tuple[_Named, ...] = ()
 
 
@@ -273,17 +283,36 @@ class _Sources(msgspec.Struct, frozen=True):
     sources: tuple[_Named, ...] = ()
 
 
-_Record = tuple[str, str, list[str]]
+_Record = tuple[str, str, Sequence[_Named]]
 
 
-def _records(evidence: EvidencePaths, beside: tuple[str, ...]) -> Iterator[_Record]:
-    """The path of a record, the folder that its names start from, and these names."""
+def _archived(evidence: EvidencePaths) -> set[tuple[str, str]]:
+    """Path and digest of everything that a proved archive holds."""
+    roots = set()
+    for path in _files_below(evidence.receipts):
+        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            roots.add(msgspec.json.decode(_read(path), type=_Receipt).root_sha256)
+    return {
+        (os.path.normpath(os.path.join(folder, file.path)), file.sha256)
+        for _, folder, manifest in _manifests(evidence)
+        if manifest.root_sha256 in roots
+        for file in manifest.files
+    }
+
+
+def _manifests(evidence: EvidencePaths) -> Iterator[tuple[str, str, _Manifest]]:
+    """The manifests that say which folder they are of: their path, that folder, and they."""
     for path in _files_below(evidence.manifests):
         with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
             manifest = msgspec.json.decode(_read(path), type=_Manifest)
             if manifest.folder:
-                folder = os.path.join(os.path.dirname(path), manifest.folder)
-                yield path, folder, [file.path for file in manifest.files]
+                yield path, os.path.join(os.path.dirname(path), manifest.folder), manifest
+
+
+def _records(evidence: EvidencePaths, beside: tuple[str, ...]) -> Iterator[_Record]:
+    """The path of a record, the folder that its names start from, and what it names."""
+    for path, folder, manifest in _manifests(evidence):
+        yield path, folder, manifest.files
     for path in _files_below(evidence.results):
         if path.endswith(".jsonl"):
             yield path, os.path.dirname(path), _outputs(path)
@@ -292,17 +321,16 @@ def _records(evidence: EvidencePaths, beside: tuple[str, ...]) -> Iterator[_Reco
             if is_origin_file(path):
                 with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
                     origin = msgspec.json.decode(_read(path), type=_Sources)
-                    names = [source.path for source in origin.sources]
-                    yield path, os.path.dirname(path), names
+                    yield path, os.path.dirname(path), origin.sources
 
 
-def _outputs(path: str) -> list[str]:
-    found: list[str] = []
+def _outputs(path: str) -> list[_Named]:
+    found: list[_Named] = []
     with contextlib.suppress(OSError), open(path, "rb") as file:
         for line in file:
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 outputs = msgspec.json.decode(line, type=_ResultLine).record.outputs
-                found += [output.path for output in outputs]
+                found += outputs
     return found
 
 

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from fleetcraft.caches.purge import GoneFile, near_purge, referred_files
+from fleetcraft.evidence.files.archive import archive
+from fleetcraft.evidence.files.keeping import keep_manifest, keep_receipt
 from fleetcraft.evidence.files.manifest import make_manifest
 from fleetcraft.layout.evidence import EvidencePaths, origin_file
 from fleetcraft.view.caches_models import purge_shape, render_purge
@@ -108,6 +110,24 @@ def test_real_records_are_understood(tmp_path: Path) -> None:
     write(evidence.manifest("kept"), msgspec.to_builtins(record))
 
     assert list(referred_files(evidence)) == [str(tmp_path / "data/a.txt")]
+
+
+def test_what_was_archived_and_proved_is_not_referred_to_any_more(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    kept = tmp_path / "data/a.txt"
+    kept.write_text("a")
+    evidence = EvidencePaths(str(tmp_path / "evidence"))
+    made = make_manifest(str(tmp_path / "data"), name="kept")
+    keep_manifest(evidence, made, str(tmp_path / "data"))
+    figure = origin_file(str(tmp_path / "evidence/figure.svg"))
+    write(figure, {"sources": [{"path": "../data/a.txt", "sha256": made.files[0].sha256}]})
+    assert len(referred_files(evidence)[str(kept)]) == 2
+
+    keep_receipt(evidence, archive(made, str(tmp_path / "data"), str(tmp_path / "archive")).receipt)
+
+    assert referred_files(evidence) == {}
+    write(figure, {"sources": [{"path": "../data/a.txt", "sha256": "0" * 64}]})
+    assert referred_files(evidence) == {str(kept): (figure,)}
 
 
 def test_a_file_that_a_record_refers_to_and_that_is_gone_is_told(tmp_path: Path) -> None:
