@@ -7,6 +7,7 @@ for well either: `unknowns` says it.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -293,7 +294,8 @@ def _writable(roles: Mapping[Role, Effective], around: Surroundings) -> Iterator
                 code=Code.MISSING,
                 severity=Severity.ERROR,
                 text=f"nothing is to be downloaded, and the hub {one.path} is not there",
-                hint="fleetcraft caches mirror REPO --to that folder, or fleetcraft caches fill",
+                hint=f"fleetcraft caches mirror REPO --to {shlex.quote(one.path)}, or "
+                "fleetcraft caches fill REPO -- hf download REPO",
                 role=one.role,
                 path=one.path,
             )

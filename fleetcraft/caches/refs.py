@@ -13,7 +13,7 @@ from fleetcraft.errors import DataError
 
 _MOST_REF_BYTES = 4096
 _SHORTEST_COMMIT = 7
-_MAIN = "main"
+MAIN = "main"
 
 
 def resolve_commit(paths: RepoPaths, repo: Repo, revision: str | None) -> str:
@@ -26,7 +26,7 @@ def resolve_commit(paths: RepoPaths, repo: Repo, revision: str | None) -> str:
     """
     commits = commits_of(paths)
     if revision is None:
-        found = read_ref(paths, _MAIN) or (commits[0] if len(commits) == 1 else "")
+        found = read_ref(paths, MAIN) or (commits[0] if len(commits) == 1 else "")
     elif parse_revision(revision) in commits:
         found = revision
     else:
@@ -35,7 +35,7 @@ def resolve_commit(paths: RepoPaths, repo: Repo, revision: str | None) -> str:
     if found in commits:
         return found
     here = ", ".join([*sorted(read_refs(paths)), *commits][:6]) or "nothing"
-    asked = revision or _MAIN
+    asked = revision or MAIN
     raise DataError(
         f"{repo} has no snapshot of {asked} here{f' (commit {found})' if found else ''}; "
         f"there is {here}",

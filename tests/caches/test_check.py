@@ -136,7 +136,10 @@ def test_offline_in_the_hubs_own_variable_holds_for_datasets_too() -> None:
 def test_a_hub_that_is_not_there_is_an_error_only_where_nothing_is_downloaded() -> None:
     offline = CacheSettings(root=SETTINGS.root, offline=True)
     absent = {Role.HUB: {"exists": False}}
-    assert only(judge({}, offline, offline=True, change=absent)).code is Code.MISSING
+    found = only(judge({}, offline, offline=True, change=absent))
+    assert found.code is Code.MISSING
+    assert found.hint.endswith("or fleetcraft caches fill REPO -- hf download REPO")
+    assert f"--to {found.path}," in found.hint
     assert judge(change=absent) == ()
 
 

@@ -185,10 +185,25 @@ def test_a_snapshot_whose_index_names_absent_shards_is_a_conflict(tmp_path: Path
     [found] = [one for one in view.conflicts if one.code is Code.SNAPSHOT_INCOMPLETE]
     assert "model-00002-of-00002.safetensors" in found.text
     assert "org/name" in found.text
+    assert found.hint.endswith("fleetcraft caches fill org/name -- hf download org/name")
     whole = hub / "models--org--name" / "snapshots" / COMMIT / "model-00002-of-00002.safetensors"
     whole.write_bytes(b"x")
     view = look_into_caches(settings, look_at_caches(settings, {"HOME": "/home/me"}))
     assert Code.SNAPSHOT_INCOMPLETE not in codes(view.conflicts)
+
+
+def test_the_cure_of_another_kind_of_repository_and_of_an_old_commit_names_both(
+    tmp_path: Path,
+) -> None:
+    hub = tmp_path / "caches/huggingface/hub"
+    model(hub, shards=())
+    (hub / "models--org--name").rename(hub / "datasets--org--name")
+    (hub / "datasets--org--name/refs/main").unlink()
+    settings = config(tmp_path)
+    view = look_into_caches(settings, look_at_caches(settings, {"HOME": "/home/me"}))
+    [found] = [one for one in view.conflicts if one.code is Code.SNAPSHOT_INCOMPLETE]
+    which = f"org/name --repo-type dataset --revision {COMMIT}"
+    assert found.hint.endswith(f"fleetcraft caches fill {which} -- hf download {which}")
 
 
 def refer(root: Path, path: Path) -> None:

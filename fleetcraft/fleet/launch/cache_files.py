@@ -10,9 +10,11 @@ import os
 import shlex
 from dataclasses import replace
 
+from fleetcraft.caches.hub import RepoType
 from fleetcraft.caches.purge import PurgeReport, near_purge, referred_files
 from fleetcraft.caches.records import Code, Conflict, Role, Severity, by_role
-from fleetcraft.caches.snapshots import read_hub
+from fleetcraft.caches.refs import MAIN
+from fleetcraft.caches.snapshots import Snapshot, read_hub
 from fleetcraft.config import Config
 from fleetcraft.fleet.launch.caches import CacheView
 from fleetcraft.layout import Scratch
@@ -54,28 +56,36 @@ def _incomplete_models(hub: str) -> list[Conflict]:
     try:
         snapshots, unread = read_hub(hub)
     except OSError as error:
-        return [_not_whole(f"{hub}: {error.strerror or error}", "REPO", hub)]
+        return [_not_whole(f"{hub}: {error.strerror or error}", hub)]
     found = [
-        _not_whole(
-            f"{one.repo} at {one.commit[:12]}: {'; '.join(one.troubles)}", one.repo.name, hub
-        )
+        _not_whole(f"{one.repo} at {one.commit[:12]}: {'; '.join(one.troubles)}", hub, one)
         for one in snapshots
         if not one.complete
     ]
-    return found + [_not_whole(text, "REPO", hub) for text in unread]
+    return found + [_not_whole(text, hub) for text in unread]
 
 
-def _not_whole(text: str, repo: str, hub: str) -> Conflict:
-    name = shlex.quote(repo)
+def _not_whole(text: str, hub: str, snapshot: Snapshot | None = None) -> Conflict:
+    which = _words_of(snapshot) if snapshot else "REPO"
     return Conflict(
         code=Code.SNAPSHOT_INCOMPLETE,
         severity=Severity.WARNING,
         text=f"a model is not whole: {text}",
-        hint=f"fleetcraft caches mirror {name} from a whole cache, or "
-        f"fleetcraft caches fill {name} -- hf download {name}",
+        hint=f"fleetcraft caches mirror {which} from a whole cache, or "
+        f"fleetcraft caches fill {which} -- hf download {which}",
         role=Role.HUB,
         path=hub,
     )
+
+
+def _words_of(snapshot: Snapshot) -> str:
+    """How a snapshot is named on the command line, to us and to hf alike."""
+    words = [snapshot.repo.name]
+    if snapshot.repo.type is not RepoType.MODEL:
+        words += ["--repo-type", snapshot.repo.type.value]
+    if MAIN not in snapshot.refs:
+        words += ["--revision", snapshot.commit]
+    return shlex.join(words)
 
 
 def _purges(config: Config, hub: str, days: float) -> dict[str, PurgeReport]:
