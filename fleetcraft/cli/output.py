@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fleetcraft.errors import FleetError
@@ -124,3 +124,15 @@ def columns() -> int | None:
     from shutil import get_terminal_size
 
     return max(40, get_terminal_size().columns)
+
+
+@contextlib.contextmanager
+def reading_bar() -> Iterator[Callable[[int, int], None]]:
+    """Bytes done of all as a bar, on a terminal, once it takes longer than a moment."""
+    from fleetcraft.view.inspection import ReadingProgress
+
+    progress = ReadingProgress(sys.stderr.isatty())
+    try:
+        yield progress
+    finally:
+        progress.close()

@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from fleetcraft.cli.output import note, print_json, print_text
+from fleetcraft.cli.output import note, print_json, print_text, reading_bar
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.errors import UsageError
 
@@ -68,7 +68,6 @@ def fill_command(
     from fleetcraft.caches.filling import fill
     from fleetcraft.cli.caches.places import (
         named_repo,
-        progress_bar,
         read_wait_s,
         records_of,
         shared_hub,
@@ -77,7 +76,7 @@ def fill_command(
     from fleetcraft.view.text import Paint
 
     place = shared_hub(session, hub)
-    with progress_bar() as progress:
+    with reading_bar() as progress:
         report = fill(
             records_of(session, place),
             place,

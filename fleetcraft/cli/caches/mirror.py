@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from fleetcraft.cli.output import note, print_json, print_text
+from fleetcraft.cli.output import note, print_json, print_text, reading_bar
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 
 _EXAMPLES = """
@@ -63,14 +63,13 @@ def mirror_command(
     from fleetcraft.cli.caches.places import (
         effective_hub,
         named_repo,
-        progress_bar,
         read_wait_s,
         shared_hub,
     )
     from fleetcraft.view.caches_models import mirror_shape, render_mirror
     from fleetcraft.view.text import Paint
 
-    with progress_bar() as progress:
+    with reading_bar() as progress:
         report = mirror(
             hub_from or effective_hub(),
             shared_hub(session, hub_to),

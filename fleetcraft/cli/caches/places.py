@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-from collections.abc import Callable, Iterator
 
 from fleetcraft.caches.hub import HubPaths, Repo, RepoType, parse_repo
 from fleetcraft.caches.records import Role, by_role
@@ -63,15 +61,3 @@ def read_wait_s(text: str) -> float:
         UsageError: It is no duration.
     """
     return 0.0 if text.strip() in ("0", "0s") else float(parse_duration_s(text))
-
-
-@contextlib.contextmanager
-def progress_bar() -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal for reading that takes longer than a moment."""
-    from fleetcraft.view.inspection import ReadingProgress
-
-    progress = ReadingProgress(sys.stderr.isatty())
-    try:
-        yield progress
-    finally:
-        progress.close()

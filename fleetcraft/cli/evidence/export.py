@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import click
 
-from fleetcraft.cli.evidence.kept import kept_room, reading_bar
-from fleetcraft.cli.output import print_json, print_text
+from fleetcraft.cli.evidence.kept import kept_room
+from fleetcraft.cli.output import print_json, print_text, reading_bar
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 
 _EXAMPLES = """

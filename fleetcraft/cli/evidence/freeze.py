@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fleetcraft.cli.evidence.kept import kept_room, reading_bar, require_room
-from fleetcraft.cli.output import print_json, print_text
+from fleetcraft.cli.evidence.kept import kept_room, require_room
+from fleetcraft.cli.output import print_json, print_text, reading_bar
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.errors import UsageError
 from fleetcraft.evidence.records import NAME, Kind

@@ -1,14 +1,11 @@
-"""What commands over files of evidence share: the room where names are kept, and progress.
+"""What commands over files of evidence share: the room where names are kept.
 
 Invariant: a call that gives paths alone needs no scratch tree.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fleetcraft.cli.session import Session
@@ -44,15 +41,3 @@ def require_room(session: Session) -> EvidencePaths:
             root=root,
         )
     return EvidencePaths(Scratch(root).evidence)
-
-
-@contextlib.contextmanager
-def reading_bar() -> Iterator[Callable[[int, int], None]]:
-    """Bytes done of all as a bar, on a terminal, once it takes longer than a moment."""
-    from fleetcraft.view.inspection import ReadingProgress
-
-    progress = ReadingProgress(sys.stderr.isatty())
-    try:
-        yield progress
-    finally:
-        progress.close()

@@ -9,8 +9,8 @@ import sys
 
 import click
 
-from fleetcraft.cli.evidence.kept import kept_room, reading_bar
-from fleetcraft.cli.output import print_json, print_text
+from fleetcraft.cli.evidence.kept import kept_room
+from fleetcraft.cli.output import print_json, print_text, reading_bar
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.evidence.records import Level
 from fleetcraft.view.text import Paint
