@@ -18,7 +18,6 @@ from fleetcraft.caches.commanding import run_command
 from fleetcraft.caches.filled import note_filled, read_filled
 from fleetcraft.caches.hub import (
     HubFiles,
-    HubPaths,
     Repo,
     cannot_write,
     list_repos,
@@ -33,7 +32,7 @@ from fleetcraft.caches.snapshots import Snapshot, prove, read_repo, read_snapsho
 from fleetcraft.caches.staging import Progress, Published
 from fleetcraft.caches.writing import take_turn
 from fleetcraft.errors import DataError, UsageError
-from fleetcraft.layout.caches import CachePaths
+from fleetcraft.layout.caches import CachePaths, HubPaths
 from fleetcraft.locks import Held
 
 _HUB_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE")
@@ -188,7 +187,7 @@ class Filling:
         self._command = command
         self._revision = revision
         self._progress = progress
-        self._private = self._hub.private_hub(repo)
+        self._private = self._hub.private_hub(repo.folder)
 
     # -- what is there
 
@@ -285,7 +284,7 @@ class Filling:
             ) from error
 
     def _lend(self) -> None:
-        ours, theirs = self._hub.repo(self.repo), self._private.repo(self.repo)
+        ours, theirs = self._hub.repo(self.repo.folder), self._private.repo(self.repo.folder)
         try:
             names = self.fs.listdir(ours.blobs)
         except FileNotFoundError:
@@ -308,7 +307,7 @@ class Filling:
         Raises:
             DataError: It is not there, or incomplete.
         """
-        if not commits_of(self._private.repo(self.repo)):
+        if not commits_of(self._private.repo(self.repo.folder)):
             names = [str(repo) for repo in list_repos(self._private.root) if repo != self.repo]
             said = f"; it fetched {', '.join(names[:5])}" if names else ""
             raise DataError(
@@ -350,7 +349,7 @@ class Filling:
         """Removes a corrupt blob from the private hub, so that the next call fetches it again."""
         blob = error.facts.get("blob")
         if isinstance(blob, str) and error.facts.get("hub") == snapshot.hub:
-            path = HubPaths(snapshot.hub).repo(snapshot.repo).blob(blob)
+            path = HubPaths(snapshot.hub).repo(snapshot.repo.folder).blob(blob)
             error.hint = "call again: that file was removed, and the others are kept"
             with contextlib.suppress(OSError):
                 self.fs.unlink(path)
@@ -362,7 +361,7 @@ class Filling:
             repo=self.repo,
             hub=self._hub.root,
             commit=snapshot.commit,
-            folder=self._hub.repo(self.repo).snapshot(snapshot.commit),
+            folder=self._hub.repo(self.repo.folder).snapshot(snapshot.commit),
             files=len(snapshot.files),
             bytes=snapshot.bytes,
             absent=snapshot.absent,

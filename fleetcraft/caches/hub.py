@@ -1,9 +1,9 @@
-"""The hub cache as huggingface_hub lays it out: paths, names of repositories, and file operations.
+"""The hub cache as huggingface_hub lays it out: names of repositories, and file operations.
 
 ``<hub>/models--org--name/{blobs,refs,snapshots/<commit>,trees}``. What fleetcraft keeps of its own
-in a hub lies below ``.locks/fleetcraft``, which the library's own listings leave out. Not here:
-what a snapshot holds. Invariant: no name that comes from a user or a file leads out of its
-repository.
+in a hub lies where the library's own listings leave it out. Not here: the paths
+(`layout.caches`), and what a snapshot holds. Invariant: no name that comes from a user or a file
+leads out of its repository.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from enum import StrEnum
 import msgspec
 
 from fleetcraft.errors import DataError, SpoolError, UsageError
-from fleetcraft.files import FileSystem
+from fleetcraft.files import BulkFileSystem, FileSystem
+from fleetcraft.layout.caches import HubPaths, RepoPaths
 
 _PART = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -122,70 +123,6 @@ def is_byte(char: str) -> bool:
     return "\ud800" <= char <= "\udfff"
 
 
-class RepoPaths:
-    """The paths of one repository in one folder of repositories."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.blobs = f"{folder}/blobs"
-        self.refs = f"{folder}/refs"
-        self.snapshots = f"{folder}/snapshots"
-        self.trees = f"{folder}/trees"
-
-    def blob(self, name: str) -> str:
-        """Content, named by its digest."""
-        return f"{self.blobs}/{name}"
-
-    def ref(self, revision: str) -> str:
-        """Says which commit a branch or tag stands for."""
-        return f"{self.refs}/{revision}"
-
-    def snapshot(self, commit: str) -> str:
-        """The files of a commit, as links to blobs."""
-        return f"{self.snapshots}/{commit}"
-
-    def tree(self, commit: str) -> str:
-        """The listing of a commit as the library remembers it."""
-        return f"{self.trees}/{commit}.json"
-
-
-class HubPaths:
-    """The paths of one hub cache."""
-
-    def __init__(self, root: str) -> None:
-        self.root = os.path.abspath(root)
-        self._locks = f"{self.root}/.locks"
-        self.own = f"{self._locks}/fleetcraft"
-
-    def repo(self, repo: Repo) -> RepoPaths:
-        """One repository."""
-        return RepoPaths(f"{self.root}/{repo.folder}")
-
-    def room(self, repo: Repo) -> str:
-        """What fleetcraft keeps of one repository here."""
-        return f"{self.own}/{repo.folder}"
-
-    def lock(self, repo: Repo) -> str:
-        """The lock of whoever writes this repository."""
-        return f"{self.room(repo)}/lock"
-
-    def staging(self, repo: Repo) -> RepoPaths:
-        """Where a repository is put together before it is published."""
-        return RepoPaths(f"{self.room(repo)}/staging/{repo.folder}")
-
-    def private_hub(self, repo: Repo) -> HubPaths:
-        """The hub that a download command is given."""
-        return HubPaths(f"{self.room(repo)}/filling")
-
-    def aside(self, name: str) -> str:
-        """Where a file is set aside that cannot be moved to another mount."""
-        return f"{self.own}/quarantine/{name}"
-
-    def room_folders(self, repo: Repo) -> tuple[str, ...]:
-        """The folders of `room`, parents before children."""
-        return self.root, self._locks, self.own, self.room(repo), self.lock(repo)
-
-
 def list_repos(hub: str) -> tuple[Repo, ...]:
     """The repositories of a hub cache, sorted; none where there is no such folder.
 
@@ -212,7 +149,7 @@ def require_repo(hub: str, repo: Repo) -> RepoPaths:
     Raises:
         DataError: It is not; the hint names near ones.
     """
-    paths = HubPaths(hub).repo(repo)
+    paths = HubPaths(hub).repo(repo.folder)
     if os.path.isdir(paths.folder):
         return paths
     names = [str(item.name) for item in list_repos(hub) if item.type is repo.type]
@@ -224,8 +161,8 @@ def require_repo(hub: str, repo: Repo) -> RepoPaths:
     )  # fmt: skip
 
 
-class HubFiles(FileSystem):
-    """The file system, with what a hub cache needs besides: links, folders, read-only files."""
+class HubFiles(BulkFileSystem):
+    """Copying of large files, with what a hub cache needs besides: links and shared folders."""
 
     def make_shared_folder(self, path: str) -> None:
         """Makes a folder and those above it that are missing, as the user's umask has it."""
@@ -242,18 +179,6 @@ class HubFiles(FileSystem):
     def make_read_only(self, path: str) -> None:
         """Takes everybody's right to write a file."""
         os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) & 0o555 | 0o444)
-
-    def open_new(self, path: str) -> int:
-        """Creates a file that must not exist, to be written piece by piece."""
-        return self.create_log(path)
-
-    def forget_cached(self, fd: int) -> None:
-        """Asks the kernel to drop what it holds of a file, so that a read comes from the disk.
-
-        Only clean pages are dropped, so the file is to be forced to disk before.
-        """
-        with contextlib.suppress(OSError):  # a mount without page cache
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def free_bytes(self, folder: str) -> int | None:
         """What this user can still write on the mount; None where it does not say."""

@@ -12,12 +12,13 @@ from collections.abc import Callable
 import msgspec
 
 from fleetcraft.caches.blobs import Verdict
-from fleetcraft.caches.hub import HubFiles, HubPaths, Repo, parse_repo
+from fleetcraft.caches.hub import HubFiles, Repo, parse_repo
 from fleetcraft.caches.publishing import Publisher
 from fleetcraft.caches.snapshots import Snapshot, named, prove, read_snapshot
 from fleetcraft.caches.staging import Progress, Published
 from fleetcraft.caches.writing import take_turn
 from fleetcraft.errors import DataError, UsageError
+from fleetcraft.layout.caches import HubPaths
 
 
 class MirrorReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +177,7 @@ def fetch_command(snapshot: Snapshot, *files: str) -> str:
 
 
 def _planned(source: Snapshot, hub_to: str) -> MirrorReport:
-    to = HubPaths(hub_to).repo(source.repo)
+    to = HubPaths(hub_to).repo(source.repo.folder)
     sizes = {file.blob or file.real: file for file in source.files}
     missing = [f for f in sizes.values() if not f.blob or not os.path.exists(to.blob(f.blob))]
     return MirrorReport(

@@ -11,10 +11,11 @@ import contextlib
 import os
 
 from fleetcraft.caches.blobs import SourceError
-from fleetcraft.caches.hub import HubFiles, HubPaths, RepoPaths, cannot_write, remove_tree
+from fleetcraft.caches.hub import HubFiles, cannot_write, remove_tree
 from fleetcraft.caches.snapshots import Snapshot, read_snapshot
 from fleetcraft.caches.staging import Progress, Published, Stager
 from fleetcraft.errors import DataError
+from fleetcraft.layout.caches import HubPaths, RepoPaths
 from fleetcraft.locks import Held
 
 _INDEX = ".index.json"
@@ -47,9 +48,9 @@ class Publisher:
         self._hub = HubPaths(hub)
         self._held = held
         self._fs = fs or HubFiles()
-        self._to = self._hub.repo(snapshot.repo)
-        self._staging = self._hub.staging(snapshot.repo)
-        self._source = HubPaths(snapshot.hub).repo(snapshot.repo)
+        self._to = self._hub.repo(snapshot.repo.folder)
+        self._staging = self._hub.staging(snapshot.repo.folder)
+        self._source = HubPaths(snapshot.hub).repo(snapshot.repo.folder)
         self._nonce = held.holder.nonce
         self._stager = Stager(
             snapshot, self._hub, nonce=self._nonce, own=own, fs=self._fs, progress=progress

@@ -19,7 +19,6 @@ from fleetcraft.caches.blobs import Proof, Verdict
 from fleetcraft.caches.blobs import prove as prove_file
 from fleetcraft.caches.hub import (
     HubFiles,
-    HubPaths,
     Repo,
     cannot_write,
     is_safe,
@@ -34,7 +33,7 @@ from fleetcraft.clock import timestamp
 from fleetcraft.errors import DataError, FleetError, UsageError
 from fleetcraft.files import require_private_folder
 from fleetcraft.identity import new_record_id
-from fleetcraft.layout.caches import CachePaths
+from fleetcraft.layout.caches import CachePaths, HubPaths
 from fleetcraft.locks import put_if_absent
 
 SCHEMA = "fleetcraft.cache_quarantine/1"
@@ -360,7 +359,7 @@ def _drop_links(
         blobs: Also blobs that are links themselves, into a store that repositories share.
     """
     for user in found.users:
-        folder = HubPaths(found.hub).repo(user.repo)
+        folder = HubPaths(found.hub).repo(user.repo.folder)
         for path in user.paths:
             link = f"{folder.snapshot(user.commit)}/{path}"
             blob = os.path.normpath(os.path.join(os.path.dirname(link), _link_text(link) or "."))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 
-from fleetcraft.caches.hub import Repo, RepoPaths, is_safe, parse_revision, walk
+from fleetcraft.caches.hub import Repo, is_safe, parse_revision, walk
 from fleetcraft.errors import DataError
+from fleetcraft.layout.caches import RepoPaths
 
 _MOST_REF_BYTES = 4096
 _SHORTEST_COMMIT = 7

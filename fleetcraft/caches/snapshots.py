@@ -18,9 +18,7 @@ from fleetcraft.caches.blobs import Proof, Verdict, scheme_of
 from fleetcraft.caches.blobs import prove as prove_file
 from fleetcraft.caches.hub import (
     HubFiles,
-    HubPaths,
     Repo,
-    RepoPaths,
     is_safe,
     list_repos,
     parse_repo,
@@ -30,6 +28,7 @@ from fleetcraft.caches.hub import (
 from fleetcraft.caches.indexes import Index, read_indexes
 from fleetcraft.caches.refs import commits_of, read_refs, resolve_commit
 from fleetcraft.errors import DataError
+from fleetcraft.layout.caches import HubPaths, RepoPaths
 
 _MOST_LISTING_BYTES = 256 << 20
 
@@ -102,7 +101,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> str:
         """The snapshot's folder."""
-        return HubPaths(self.hub).repo(self.repo).snapshot(self.commit)
+        return HubPaths(self.hub).repo(self.repo.folder).snapshot(self.commit)
 
     def in_state(self, state: FileState) -> tuple[SnapshotFile, ...]:
         """The files of one state."""

@@ -21,9 +21,10 @@ from fleetcraft.caches.blobs import (
     prove,
     scheme_of,
 )
-from fleetcraft.caches.hub import HubFiles, HubPaths, RepoPaths, set_aside_command
+from fleetcraft.caches.hub import HubFiles, set_aside_command
 from fleetcraft.caches.snapshots import Snapshot, SnapshotFile
 from fleetcraft.errors import DataError
+from fleetcraft.layout.caches import HubPaths, RepoPaths
 from fleetcraft.units import format_bytes
 
 Progress = Callable[[int, int], None]
@@ -84,8 +85,8 @@ class Stager:
         self._nonce = nonce
         self._own = own
         self._fs = fs
-        self._to = hub.repo(snapshot.repo)
-        self._staging = hub.staging(snapshot.repo)
+        self._to = hub.repo(snapshot.repo.folder)
+        self._staging = hub.staging(snapshot.repo.folder)
         self._progress = progress
         self._done_bytes = 0
         self._proofs: dict[str, Proof] = {}

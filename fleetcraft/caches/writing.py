@@ -10,9 +10,10 @@ import os
 import time
 from collections.abc import Callable
 
-from fleetcraft.caches.hub import HubFiles, HubPaths, Repo, cannot_write
+from fleetcraft.caches.hub import HubFiles, Repo, cannot_write
 from fleetcraft.files import require_private_folder
 from fleetcraft.identity import this_job_run
+from fleetcraft.layout.caches import HubPaths
 from fleetcraft.locks import GenerationLock, Held, LockHeldError
 
 _BEAT_S = 5.0
@@ -80,7 +81,7 @@ def take_turn(
 
 def _lock(paths: HubPaths, repo: Repo, purpose: str, fs: HubFiles) -> GenerationLock:
     try:
-        *shared, private = paths.room_folders(repo)
+        *shared, private = paths.room_folders(repo.folder)
         for folder in shared:
             fs.make_shared_folder(folder)
         require_private_folder(private)

@@ -56,7 +56,7 @@ def _disturbed(name: str) -> Callable[..., object]:
 
 
 for _name in (
-    "append", "open_new", "datasync", "rename_new", "replace", "make_link", "make_read_only",
+    "write", "open_new", "datasync", "rename_new", "replace", "make_link", "make_read_only",
     "make_shared_folder", "make_folder", "unlink", "sync_folder", "create", "link",
     "remove_folder",
 ):  # fmt: skip

@@ -17,12 +17,12 @@ import pytest
 from fleetcraft.caches.commanding import CommandFailedError
 from fleetcraft.caches.filled import read_filled
 from fleetcraft.caches.filling import fill
-from fleetcraft.caches.hub import HubFiles, HubPaths, parse_repo
+from fleetcraft.caches.hub import HubFiles, parse_repo
 from fleetcraft.caches.publishing import Publisher
 from fleetcraft.caches.snapshots import read_snapshot
 from fleetcraft.caches.writing import take_turn
 from fleetcraft.errors import DataError, FleetError, UsageError
-from fleetcraft.layout.caches import CachePaths
+from fleetcraft.layout.caches import CachePaths, HubPaths
 from tests.caches.hub_caches import (
     COMMIT,
     SHARDS,
@@ -264,7 +264,7 @@ _FILLS = """
 import sys
 from fleetcraft.caches import writing
 from fleetcraft.caches.filling import fill
-from fleetcraft.layout.caches import CachePaths
+from fleetcraft.layout.caches import CachePaths, HubPaths
 writing._BEAT_S = 0.05
 root, hub, *command = sys.argv[1:]
 report = fill(CachePaths(root), hub, "org/tiny", command, wait_s=60, tell=lambda text: None)
@@ -300,7 +300,7 @@ def test_whatever_operation_of_publishing_fails_a_second_call_completes(
     error, after = WAYS[way]
 
     def publish(hub: Path, fs: HubFiles) -> None:
-        private = HubPaths(str(hub)).private_hub(parse_repo(REPO)).root
+        private = HubPaths(str(hub)).private_hub(parse_repo(REPO).folder).root
         if not os.path.exists(private):
             make_repo(Path(private), files, listed=files)
         held = take_turn(str(hub), parse_repo(REPO), purpose="a test")

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from fleetcraft.caches.hub import HubFiles, HubPaths, StorageError, parse_repo
+from fleetcraft.caches.hub import HubFiles, StorageError, parse_repo
 from fleetcraft.caches.mirror import mirror
 from fleetcraft.caches.snapshots import read_snapshot
 from fleetcraft.caches.writing import take_turn
 from fleetcraft.errors import DataError, FleetError, UsageError
+from fleetcraft.layout.caches import HubPaths
 from fleetcraft.locks import LockHeldError
 from tests.caches.hub_caches import (
     COMMIT,
@@ -238,8 +239,8 @@ def test_a_blob_without_a_digest_as_its_name_is_compared(tmp_path: Path, target:
 class FlipsABit(HubFiles):
     """A disk that writes another bit than it was told to."""
 
-    def append(self, fd: int, data: bytes) -> None:
-        super().append(fd, bytes([data[0] ^ 1]) + data[1:])
+    def write(self, fd: int, data: bytes | memoryview) -> None:
+        super().write(fd, bytes([data[0] ^ 1]) + bytes(data[1:]))
 
 
 def test_a_destination_that_writes_other_bits_is_found_by_reading_back(
@@ -377,7 +378,7 @@ def test_another_writer_is_not_disturbed(source: Path, target: Path) -> None:
 def test_what_an_earlier_call_has_staged_is_proved_and_taken_or_copied_again(
     source: Path, target: Path
 ) -> None:
-    staging = Path(HubPaths(str(target)).staging(parse_repo(REPO)).blobs)
+    staging = Path(HubPaths(str(target)).staging(parse_repo(REPO).folder).blobs)
     staging.mkdir(parents=True)
     for shard in SHARDS[:2]:
         blob = (source / "models--org--tiny/snapshots" / COMMIT / shard).resolve()
@@ -410,4 +411,4 @@ def test_two_processes_at_once_both_end_well_and_copy_each_blob_once(
 def test_nothing_is_left_in_the_staging_room(source: Path, target: Path) -> None:
     mirror(str(source), str(target), REPO)
 
-    assert not os.path.exists(HubPaths(str(target)).staging(parse_repo(REPO)).folder)
+    assert not os.path.exists(HubPaths(str(target)).staging(parse_repo(REPO).folder).folder)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 
-from fleetcraft.caches.hub import HubPaths, Repo, RepoType, parse_repo
+from fleetcraft.caches.hub import Repo, RepoType, parse_repo
 from fleetcraft.caches.records import Role, by_role
 from fleetcraft.caches.resolve import resolve
 from fleetcraft.caches.scope import settings_from, shared_exports
 from fleetcraft.cli.session import Session
 from fleetcraft.errors import ConfigError
 from fleetcraft.layout import Scratch
-from fleetcraft.layout.caches import CachePaths
+from fleetcraft.layout.caches import CachePaths, HubPaths
 from fleetcraft.units import parse_duration_s
 
 
