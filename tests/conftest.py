@@ -6,7 +6,9 @@ Not here: fixtures of one subject; they are in the conftest.py of its own folder
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -31,6 +33,10 @@ CLASSIC_NAMES = {
 NO_LOGGER = ("FLEET_TELEMETRY_INTERVAL_S", "0")
 """Most tests start workers for other reasons, and each would start a telemetry logger on two cores
 that wait for tasks. Where the logger is tested it is turned on."""
+
+LOCAL = ("FLEET_CACHES_LOCAL", tempfile.mkdtemp(prefix="fleetcraft-tests-"))
+"""Workers lock their places of compiled graphs by files of the node, which stay. Those of tests
+are no business of workers that do real work on this machine."""
 
 ONE_THREAD = ("OMP_NUM_THREADS", "1")
 """Several tests run at a time. With more threads than cores those of OpenMP spin while they wait
@@ -65,7 +71,12 @@ def pytest_configure() -> None:
     """Removes them for good: fixtures of a wider scope come before the one below."""
     for name in names_with_a_meaning():
         del os.environ[name]
-    os.environ.update([NO_LOGGER, ONE_THREAD])
+    os.environ.update([NO_LOGGER, ONE_THREAD, LOCAL])
+
+
+def pytest_unconfigure() -> None:
+    """Removes what they have left on this node."""
+    shutil.rmtree(LOCAL[1], ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,6 +96,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in names_with_a_meaning():
         monkeypatch.delenv(name)
     monkeypatch.setenv(*NO_LOGGER)
+    monkeypatch.setenv(*LOCAL)
     umask = os.umask(0o022)
     yield
     os.umask(umask)
