@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fleetcraft.caches.ask import Asked
 from fleetcraft.caches.mounts import is_below
 from fleetcraft.caches.records import (
+    GENERATED,
     HEAVY,
     Code,
     Conflict,
@@ -305,10 +306,18 @@ def _writable(roles: Mapping[Role, Effective], around: Surroundings) -> Iterator
                 code=Code.READ_ONLY,
                 severity=Severity.ADVICE if one.role in minor else Severity.ERROR,
                 text=f"{one.role} at {one.path} (by {one.decided_by}) {what} for this user",
-                hint="fill it first and set caches.offline: true, or choose a folder of your own",
+                hint=_cure_of_read_only(one),
                 role=one.role,
                 path=one.path,
             )
+
+
+def _cure_of_read_only(one: Effective) -> str:
+    if one.role not in GENERATED:
+        return "fill it first and set caches.offline: true, or choose a folder of your own"
+    if one.decided_by in VARIABLES:
+        return f"set {one.decided_by} to a folder of this node that you can write, or unset it"
+    return "set caches.local to a folder of this node that you can write"
 
 
 def _sharing(roles: Mapping[Role, Effective], around: Surroundings) -> Iterator[Conflict]:

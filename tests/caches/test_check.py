@@ -152,6 +152,17 @@ def test_a_root_that_cannot_be_written_is_an_error() -> None:
     assert "is read-only" in found.text
     absent = only(judge(change={Role.DATASETS: {"writable": False, "exists": False}}))
     assert "cannot be made" in absent.text
+    assert "fill it first" in absent.hint
+
+
+@pytest.mark.parametrize(
+    ("environ", "cure"),
+    [({}, "set caches.local to"), ({"TRITON_CACHE_DIR": "/mine"}, "set TRITON_CACHE_DIR to")],
+)
+def test_nobody_is_told_to_fill_what_compilers_generate(environ: dict[str, str], cure: str) -> None:
+    judged = judge(environ, change={Role.TRITON: {"writable": False}})
+    [found] = [one for one in judged if one.code is Code.READ_ONLY]
+    assert found.hint.startswith(cure)
 
 
 def test_a_complete_hub_may_be_read_only_where_nothing_is_downloaded() -> None:
