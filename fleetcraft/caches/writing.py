@@ -72,7 +72,8 @@ def take_turn(
             if left_s <= 0 or silences == _SILENCES:
                 raise
             if not told:
-                tell(f"waiting for {held.message}")
+                who = held.facts["holder"] or "a process whose record is unreadable"
+                tell(f"waiting: {purpose} is the turn of {who}")
                 told = True
             sleep(min(pause, left_s))
             pause = min(pause * 1.5, _LONGEST_PAUSE_S)

@@ -32,7 +32,8 @@ def test_a_waiting_caller_takes_its_turn_when_the_first_has_left(tmp_path: Path)
     assert second is not None
     assert second.generation == 2
     assert len(told) == 1
-    assert "waiting for second belongs to process" in told[0]
+    assert told[0].startswith("waiting: second is the turn of process")
+    assert "nothing was done" not in told[0]
 
 
 def test_a_caller_whose_wish_is_fulfilled_takes_no_turn(tmp_path: Path) -> None:
