@@ -26,6 +26,9 @@ _STEPS_S = (
 )  # fmt: skip
 _TICKS = 6
 _DAY_S = 86400
+_NARROWEST_PX = 288  # an axis on a page of 320 px
+_WIDE_PX = 660  # and on the narrowest page that shows minor ticks, 44rem
+_CHARACTER_PX = 8  # of a label, and some room: a digit of DejaVu Sans is 0.64 of its size wide
 _EDGE_PCT = 6.0
 _LEAST_BINS = 4
 _BANDS = (5, 25, 50, 75)
@@ -179,26 +182,41 @@ def _line(name: str, values: Sequence[float | None], top: float) -> str:
 
 
 def ticks(stretches: Sequence[Stretch], bin_s: float) -> Iterator[Tick]:
-    """Round times along an axis, at most six; every second one is minor, for narrow pages."""
+    """Round times along an axis, at most six; minor are those for which narrow pages lack room."""
     bins = sum(stretch.bins for stretch in stretches)
     shown_s = bins * bin_s
     step_s = next((s for s in _STEPS_S if shown_s / s <= _TICKS), _STEPS_S[-1])
     first, last = stretches[0], stretches[-1]
     whole_s = last.start_s + last.bins * bin_s - first.start_s
     with_day = whole_s > _DAY_S or _day(first.start_s) != _day(first.start_s + whole_s - 1)
-    number = 0
+    wide, narrow = _Room(_WIDE_PX), _Room(_NARROWEST_PX)
     for stretch in stretches:
         at_s = -(-stretch.start_s // step_s) * step_s
         while at_s <= stretch.start_s + stretch.bins * bin_s:
             at_pct = 100 * (stretch.first_bin + (at_s - stretch.start_s) / bin_s) / bins
-            yield Tick(
-                at_pct=round(at_pct, 2),
-                text=_label(at_s, step_s, with_day=with_day),
-                align="start" if at_pct < _EDGE_PCT else "end" if at_pct > 100 - _EDGE_PCT else "",
-                minor=bool(number % 2),
-            )
-            number += 1
+            text = _label(at_s, step_s, with_day=with_day)
+            align = "start" if at_pct < _EDGE_PCT else "end" if at_pct > 100 - _EDGE_PCT else ""
+            if wide.take(at_pct, text, align):
+                has_room = narrow.take(at_pct, text, align)
+                yield Tick(at_pct=round(at_pct, 2), text=text, align=align, minor=not has_room)
             at_s += step_s
+
+
+class _Room:
+    """What is left of an axis of some width, from left to right, in percent."""
+
+    def __init__(self, width_px: float) -> None:
+        self._px = width_px
+        self._taken_pct = -100.0
+
+    def take(self, at_pct: float, text: str, align: str) -> bool:
+        """Takes the room of a label; False when there is none."""
+        width_pct = 100 * len(text) * _CHARACTER_PX / self._px
+        left_pct = at_pct - width_pct * {"start": 0.0, "": 0.5, "end": 1.0}[align]
+        if left_pct < self._taken_pct:
+            return False
+        self._taken_pct = left_pct + width_pct
+        return True
 
 
 def _day(at_s: float) -> int:
