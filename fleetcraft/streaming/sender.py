@@ -19,7 +19,6 @@ from typing import Any, Protocol, TextIO
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL")
 _SECRET_AT_LEAST = 6
 _MOST_TEXT = 500
-_WRITTEN_WITHIN_S = 5.0
 _LOOK_S = 0.05
 
 
@@ -64,10 +63,10 @@ class Sender:
                 self._runs[name].config.update(order["config"], allow_val_change=True)
             case "close":
                 self._runs.pop(name).finish(exit_code=order["exit_code"])
-                return self._written(name, order["next_row"])
+                return self._written(name, order["next_row"], order["within_s"])
         return {}
 
-    def _written(self, name: str, next_row: int) -> dict[str, Any]:
+    def _written(self, name: str, next_row: int, within_s: float) -> dict[str, Any]:
         """Up to which row the offline files hold a run that was finished.
 
         The library returns before its last rows are there, and says nothing when they cannot be
@@ -78,7 +77,7 @@ class Sender:
         from fleetcraft.streaming.offline_files import rows_held
 
         folder, run_id, held = self._files.pop(name)
-        deadline = time.monotonic() + _WRITTEN_WITHIN_S
+        deadline = time.monotonic() + within_s
         while True:
             held = max(held, rows_held(folder, run_id, newest=True))
             if held >= next_row or time.monotonic() > deadline:

@@ -24,6 +24,7 @@ from fleetcraft.streaming.sending import SenderGoneError, SenderProcess
 SESSION_BYTES = 1 << 26
 """A session is confirmed and the next one begun at this size; more than that is never waiting."""
 _ROWS_OF_AN_ORDER = 500
+_WRITTEN_WITHIN_S = 30.0  # a busy machine; W&B's own process writes every 2 s
 _FAILED_STATES = frozenset({"EXHAUSTED", "ABORTED", "BLOCKED"})
 
 
@@ -272,14 +273,15 @@ class Stream:
         if not self._open:
             return
         state = str(self._follower.standing().get("run/state", ""))
+        limit_s = self._sender.limits.close_s if limit_s is None else limit_s
         order = {
             "do": "close",
             "stream": self._key,
             "next_row": self._outbox.next_row if self.waiting else 0,
             "exit_code": int(self._follower.is_over() and state in _FAILED_STATES),
+            "within_s": min(_WRITTEN_WITHIN_S, limit_s / 2),
         }
         try:
-            limit_s = self._sender.limits.close_s if limit_s is None else limit_s
             self._require_all(self._sender.ask(order, limit_s))
         except SenderGoneError as error:
             self.lose(error.message)

@@ -63,9 +63,8 @@ def test_runs_and_windows_go_into_files_that_wandb_can_upload(fleet: Fleet, run:
     assert "run distill  0 sent  5 in all  W&B run distill-" in again
 
 
-def test_a_person_reads_a_line_for_each_run_and_how_to_upload(
-    fleet: Fleet, run: Run, stub: Path
-) -> None:
+@needs_wandb
+def test_a_person_reads_a_line_for_each_run_and_how_to_upload(fleet: Fleet, run: Run) -> None:
     run.report(1, {"nothing": 1})
     text = fleet.ok("stream", "wandb", "distill", "--offline", "--once", "--project", "video").out
     first, second = text.splitlines()
@@ -120,8 +119,9 @@ def test_words_that_do_not_do_are_named(
     assert said in called.err
 
 
+@needs_wandb
 def test_a_mode_that_turns_wandb_off_is_told_and_offline_is_taken_from_it(
-    fleet: Fleet, run: Run, stub: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert fleet("stream", "wandb", "--once").code == 3
