@@ -370,7 +370,7 @@ def _race(prepare: Callable[[int], None], act: Callable[[int, int], bool], did: 
     with ThreadPoolExecutor(2) as pool:
         for turn in _within(_ROUNDS):
             prepare(turn)
-            winners = sum(pool.map(lambda who, turn=turn: run(turn, who), (0, 1)))  # type: ignore[misc]
+            winners = sum(pool.map(lambda who, turn=turn: run(turn, who), (0, 1)))
             if winners != 1:
                 raise Broken(f"of two threads that {did}, {'both' if winners else 'none'} won")
             rounds += 1

@@ -199,7 +199,7 @@ def _pairs(node: yaml.MappingNode, path: str, seen: set[int]) -> Iterator[tuple[
 def _scalar(node: yaml.Node, here: Declared) -> str | int | float | bool | None:
     constructor = yaml.constructor.SafeConstructor()
     try:
-        value: str | int | float | bool | None = constructor.construct_object(node)  # type: ignore[no-untyped-call]
+        value: str | int | float | bool | None = constructor.construct_object(node)
     except ValueError as error:
         raise here.error(f"{node.value!r} is no value: {error}") from error
     return value
