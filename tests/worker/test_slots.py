@@ -42,9 +42,9 @@ def test_timeouts_of_several_slots_do_not_wait_for_one_another(site: Site) -> No
 
 
 def test_a_worker_rests_while_a_keeper_stops_a_task(site: Site) -> None:
-    command = "trap 'touch asked' TERM; while true; do sleep 0.1; done"
+    command = "trap 'touch asked' TERM; until [ -e go ]; do sleep 0.1; done; exit 1"
     site.enqueue("stubborn", command, timeout_s=1)
-    worker = site.start(slots="2", grace_s=3.0)
+    worker = site.start(slots="2", grace_s=30.0)
     wait_until(site.file("asked").exists, "it is being stopped")
     process = psutil.Process(worker.pid)
     before = process.cpu_times()
@@ -53,6 +53,7 @@ def test_a_worker_rests_while_a_keeper_stops_a_task(site: Site) -> None:
     assert site.state("stubborn") == "running"
     # A fifth of the time would be a busy wait on a busy machine; at rest it is next to nothing.
     assert after.user + after.system - before.user - before.system < 0.3
+    site.file("go").touch()
     worker.wait()
     assert site.outcomes("stubborn") == ["timeout"]
 
