@@ -168,12 +168,14 @@ class _LocalFleet:
             if fd in pipes:
                 self._read(pipes[fd])
         if self._telemetry is not None:
-            for text in self._telemetry.hear(ready):
-                self._on_event({"event": "note", "text": text})
+            texts = self._telemetry.hear(ready)
             if self._telemetry.lost and not self._dismissed:
                 self._dismissed = True
                 self._report.stopped.append(self._telemetry.lost)
+                # The workers first: whoever hears of it may count on no further claim.
                 self._say(f"leave {self._telemetry.lost}")
+            for text in texts:
+                self._on_event({"event": "note", "text": text})
 
     def _log_after(self, moment: float) -> None:
         """Starts the logger of this machine once: a run of a moment leaves no telemetry file."""

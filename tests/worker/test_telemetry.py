@@ -6,15 +6,18 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
 from fleetcraft.identity import this_host
 from fleetcraft.layout import parse_telemetry_file, sidecar
 from fleetcraft.spool import leases
-from fleetcraft.worker.local_fleet import _LOGGER_AFTER_S
+from fleetcraft.worker.local_fleet import _LOGGER_AFTER_S, _LocalFleet, _Member
+from fleetcraft.worker.settings import WorkerSettings
 from tests.rig.rig import Rig
 from tests.worker.harness import Site, command_line, lives, processes_with, python, wait_until
 
@@ -159,12 +162,11 @@ def test_a_task_has_no_descriptor_of_the_logger(site: Site, logged: dict[str, An
         site.enqueue(f"look-{number}", python(look))
 
     without = site.work()
-    with_logger = site.start(**logged)
     for number in range(3, 6):
         site.enqueue(f"look-{number}", python(look))
-    assert with_logger.wait() == 0
+    with_logger = site.work(**logged)
 
-    assert without["outcomes"] == {"completed": 3}
+    assert without["outcomes"] == with_logger["outcomes"] == {"completed": 3}
 
     def pipes(number: int) -> list[str]:
         return [word for word in site.log(f"look-{number}").split() if word.startswith("pipe:")]
@@ -175,15 +177,17 @@ def test_a_task_has_no_descriptor_of_the_logger(site: Site, logged: dict[str, An
 def test_a_logger_that_cannot_write_is_a_note_and_costs_no_task(
     site: Site, logged: dict[str, Any]
 ) -> None:
-    site.enqueue("task", "sleep 1")
+    site.enqueue("task", "until [ -e go ]; do sleep 0.02; done")
     (site.root / "telemetry").write_text("a file where the folder should be")
 
-    assert site.work(**logged)["exit_code"] == 0
+    worker = site.start(**logged)
+    how = "the telemetry logger ended with exit code"
+    wait_until(lambda: [note for note in notes(site) if how in note], "it is noted")
+    site.file("go").touch()
 
+    assert worker.wait() == 0
     assert site.state("task") == "done"
-    said = notes(site)
-    assert [note for note in said if "cannot report forward calls" in note]
-    assert [note for note in said if "the telemetry logger ended with exit code" in note]
+    assert [note for note in notes(site) if "cannot report forward calls" in note]
 
 
 def test_a_worker_whose_logger_says_that_a_gpu_is_lost_finishes_and_leaves(
@@ -237,6 +241,25 @@ def test_a_local_run_whose_gpu_is_lost_ends_early_and_says_why(
     [why] = report["stopped"]
     assert "is lost" in why
     assert {lease.reason for lease in leases.read_all(site.spool.tree)} == {why}
+
+
+def test_workers_of_a_local_run_hear_of_a_lost_gpu_before_anybody_else_does(site: Site) -> None:
+    read_fd, write_fd = os.pipe()
+    heard: list[bytes] = []
+    settings = msgspec.convert(site.settings(), WorkerSettings)
+    fleet = _LocalFleet(
+        site.spool.tree, settings, 1, lambda event: heard.append(os.read(read_fd, 4096))
+    )
+    with open(write_fd, "wb") as stdin, open("/dev/null", "rb") as stdout:
+        process = SimpleNamespace(stdin=stdin, stdout=stdout)
+        fleet._members = [_Member(index=0, process=process)]  # type: ignore[arg-type]
+        fleet._telemetry = SimpleNamespace(  # type: ignore[assignment]
+            fds=list, hear=lambda ready: ["GPU 0 is lost"], lost="GPU 0 is lost"
+        )
+        fleet._listen()
+    os.close(read_fd)
+
+    assert heard == [b"leave GPU 0 is lost\n"]
 
 
 def test_without_telemetry_there_is_no_logger_and_no_folder(site: Site) -> None:
@@ -324,13 +347,14 @@ def test_a_run_that_is_killed_leaves_no_logger_behind(site: Site, logged: dict[s
 
 def test_a_pack_starts_no_logger_since_its_node_has_one(site: Site, logged: dict[str, Any]) -> None:
     owner = "77.0.0.abcdefgh-1"
-    site.enqueue("task", "sleep 0.5")
+    site.enqueue("task", "touch begun; until [ -e go ]; do sleep 0.02; done")
 
     worker = site.start(
         env={"FLEET_OWNER": owner, "FLEET_ROOT": str(site.root), "SLURM_JOB_ID": "77"}, **logged
     )
-    wait_until(lambda: site.counts()["running"] == 1, "it runs its task")
+    wait_until(site.file("begun").exists, "it runs its task")
     seen = loggers(site, KEEPER)
+    site.file("go").touch()
 
     assert worker.wait() == 0
     assert seen == []

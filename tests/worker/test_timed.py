@@ -89,7 +89,6 @@ def test_a_waiting_timed_task_that_is_cancelled_lets_the_others_in_again(site: S
 
 def test_a_timed_task_does_not_starve_under_a_stream_of_untimed_ones(site: Site) -> None:
     numbers = itertools.count()
-    fleet = site.start(workers=2, slots="2")
     site.enqueue("n-timed", "touch timed", timed=True)
 
     def keep_it_flowing() -> bool:
@@ -100,6 +99,7 @@ def test_a_timed_task_does_not_starve_under_a_stream_of_untimed_ones(site: Site)
         return site.file("timed").exists()
 
     keep_it_flowing()
+    fleet = site.start(workers=2, slots="2")
     wait_until(keep_it_flowing, "the timed one has its turn")
     assert fleet.report()["failed"] == 0
 
