@@ -30,6 +30,20 @@ def keeper_pid(started: Launch) -> int:
     return node.keeper.keeper.process.pid
 
 
+class Patient:
+    """A clock that counts what was slept, not how long a busy machine takes to look around."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def clock(self) -> float:
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self._now_s += seconds
+
+
 def assert_reaped(started: Launch, stopped: Stopped) -> None:
     assert (stopped.result, stopped.left, stopped.why) == (StopResult.REAPED, (), "")
     assert find_by_nonce(started.nonce) == ()
@@ -113,7 +127,8 @@ def test_a_paused_child_is_stopped(run: Run) -> None:
 def test_a_paused_keeper_is_given_its_time_and_then_ended_with_its_command(run: Run) -> None:
     started = run.python(DEAF, look_s=0.05)
     os.kill(keeper_pid(started), signal.SIGSTOP)
-    stopped = stop(started, grace_s=0.0, kill_wait_s=0.5)
+    patient = Patient()
+    stopped = stop(started, grace_s=0.0, kill_wait_s=0.5, clock=patient.clock, sleep=patient.sleep)
     assert_reaped(started, stopped)
     assert stopped.killed >= 2
 
@@ -187,7 +202,8 @@ def test_a_child_that_cannot_be_killed_is_reported_as_left_and_in_bounded_time(
     (freezer / "freezer.state").write_text("FROZEN")
     wait_until(lambda: (freezer / "freezer.state").read_text() == "FROZEN\n", "it is frozen")
 
-    stopped = stop(started, grace_s=0.1, kill_wait_s=0.5)
+    patient = Patient()
+    stopped = stop(started, grace_s=0.1, kill_wait_s=0.5, clock=patient.clock, sleep=patient.sleep)
 
     assert stopped.result is StopResult.UNREAPED
     assert [record.process for record in stopped.left] == [ProcessId(pid, frozen.start_ticks)]
