@@ -188,7 +188,7 @@ def test_a_tree_of_several_generations_is_killed_from_its_root_down(tmp_path: Pa
 def test_stop_of_a_task_that_has_just_ended_tells_how_it_ended(tmp_path: Path) -> None:
     ended, again = run(tmp_path, """
         start("/bin/bash", "-c", "exit 5")
-        time.sleep(0.3)
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         say(task.stop(1.0), task.stop(1.0))
     """)  # fmt: skip
     assert ended["exit_code"] == 5
