@@ -146,7 +146,7 @@ def test_at_most_one_thread_is_left_behind_for_each_key(driver: DriverThread, cl
     until(lambda: not driver.stuck)
     assert set(driver.take_late()) == set("abcd")
     assert driver.close(None, 10.0)
-    until(lambda: threading.active_count() == before)
+    until(lambda: threading.active_count() <= before)  # one of an earlier test may have ended too
 
 
 def test_an_order_to_end_gives_up_the_call_at_once_and_keeps_what_was_done(

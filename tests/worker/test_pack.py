@@ -94,6 +94,12 @@ def _forget_gate(site: Site, host: str) -> None:
             os.unlink(_gate_file(site, host, kind))
 
 
+def processes_of(site: Site, task: str) -> set[int]:
+    """Processes of a task; another test may have one of the same name at this moment."""
+    mine = processes_with("FLEET_ROOT", str(site.root))
+    return set(mine).intersection(processes_with("FLEET_TASK", task))
+
+
 def somebody_waits_for_the_node(site: Site) -> bool:
     with open(_gate_file(site, "n1", "turnstile"), "rb") as turnstile:
         try:
@@ -338,7 +344,7 @@ def test_a_pack_whose_worker_is_gone_puts_its_tasks_back_and_leaves(packs: Packs
     wait_until(packs.site.file("begun-t1").exists, "it runs")
     worker.kill()
     wait_until(packs.site.file("went-on").exists, "the pack has left")
-    wait_until(lambda: not processes_with("FLEET_TASK", "pack"), "and its shell")
+    wait_until(lambda: not processes_of(packs.site, "pack"), "and its shell")
     assert packs.outcomes("t0") == packs.outcomes("t1") == ["interrupted"]
     assert "the worker around this pack is gone" in packs.last("t0").reason
     assert packs.inner.counts()["pending"] == 2

@@ -86,7 +86,8 @@ def test_a_run_frozen_at_step_690_with_two_of_three_drafters_dead_is_healed(scen
     verifying = next(
         e for e in one.journal() if e["event"] == "state" and e["state"] == "VERIFYING"
     )
-    assert seconds(verifying, found) < 12 * 0.06 + 2 * ALARM_S + 3
+    # The last is for a busy machine; hours without a word is what must not be.
+    assert seconds(verifying, found) < 12 * 0.06 + 2 * ALARM_S + 20
     assert one.is_gone()
     assert first["epoch"] == 1
 
