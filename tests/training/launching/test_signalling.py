@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fleetcraft.identity import HostId, ProcessId, process_id, this_host
+from fleetcraft.identity import HostId, ProcessId, new_launch_token, process_id, this_host
 from fleetcraft.training.launching import nonce_scan, sweeping
 from fleetcraft.training.launching.nonce_scan import find_by_nonce, newest_first, scan
 from fleetcraft.training.launching.signalling import identify, send
@@ -105,21 +105,29 @@ def test_an_environment_that_says_nothing_proves_nothing(proc: Proc, environ: by
 
 
 @pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    environment = {"FLEET_LAUNCH_NONCE": "sleeper2"}
+def nonce() -> str:
+    """Of a sleeper; the whole machine is searched for it, and another test may have one too."""
+    return new_launch_token()
+
+
+@pytest.fixture
+def sleeper(nonce: str) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {"FLEET_LAUNCH_NONCE": nonce}
     process = subprocess.Popen(["/bin/sleep", "600"], env=environment)
     yield process
     process.kill()
     process.wait()
 
 
-def test_a_signal_goes_only_to_the_process_of_the_record(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_signal_goes_only_to_the_process_of_the_record(
+    sleeper: subprocess.Popen[bytes], nonce: str
+) -> None:
     def me() -> ProcessId | None:
-        found = find_by_nonce("sleeper2")
+        found = find_by_nonce(nonce)
         return found[0].process if found else None
 
     process = wait_until(me, "it has its own environment")
-    record = ProcessRecord(place=this_host(), process=process, nonce="sleeper2")
+    record = ProcessRecord(place=this_host(), process=process, nonce=nonce)
     used_again = msgspec.structs.replace(
         record, process=ProcessId(process.pid, process.start_ticks - 1)
     )
@@ -138,14 +146,14 @@ def test_a_signal_goes_only_to_the_process_of_the_record(sleeper: subprocess.Pop
 
 
 def test_a_kernel_without_pidfd_is_served_too(
-    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    sleeper: subprocess.Popen[bytes], nonce: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_such_call(_pid: int) -> int:
         raise OSError(38, "Function not implemented")
 
-    wait_until(lambda: find_by_nonce("sleeper2"), "it has its own environment")
+    wait_until(lambda: find_by_nonce(nonce), "it has its own environment")
     monkeypatch.setattr(os, "pidfd_open", no_such_call)
-    (record,) = find_by_nonce("sleeper2")
+    (record,) = find_by_nonce(nonce)
     assert send(record, signal.SIGKILL) is True
     assert sleeper.wait(10) == -signal.SIGKILL
 
