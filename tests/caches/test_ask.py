@@ -88,7 +88,8 @@ def test_modules_of_the_current_folder_are_not_the_tasks_libraries(
     ],
 )
 def test_a_program_that_does_not_answer_is_unknown(tmp_path: Path, text: str, why: str) -> None:
-    asked = ask(program(tmp_path, text), {"PATH": os.defpath}, limit_s=0.5)
+    limit_s = 0.5 if "sleep" in text else 60.0
+    asked = ask(program(tmp_path, text), {"PATH": os.defpath}, limit_s=limit_s)
     assert not asked.answered
     assert why in asked.why
     assert asked.paths == {}
