@@ -22,6 +22,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in its background so, and every process of a test would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # Started by nohup: this process goes on all the same, and those that it starts hear of it.
+    signal.signal(signal.SIGHUP, lambda *_: None)
+
 CLASSIC_NAMES = {
     "PROJECT",
     "PROJECT_SCRATCH",
