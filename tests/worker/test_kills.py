@@ -172,7 +172,9 @@ def test_a_fleet_killed_with_its_workers_is_recovered_by_the_next_one(site: Site
     site.enqueue_all({f"long-{n}": FIRST_LONG for n in range(2)})
     fleet = site.start(workers=2)
     site.await_lines("survivors", 2)
-    for pid in fleet.members():
+    members = fleet.members()
+    fleet.signal(signal.SIGSTOP)  # or it replaces one before the other is dead
+    for pid in members:
         os.kill(pid, signal.SIGKILL)
     fleet.kill()
     report = site.drain(workers=2)
