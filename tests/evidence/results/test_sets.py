@@ -83,6 +83,13 @@ def test_no_part_of_a_line_is_believed_or_taken_for_a_change(
     assert unseal(line[:cut]) == (b"", "torn")
 
 
+@pytest.mark.parametrize("body", [b"", b"}", b"{}"])
+def test_a_short_line_cut_anywhere_is_torn(body: bytes) -> None:
+    line = seal(body)[:-1]
+
+    assert {unseal(line[:cut]) for cut in range(len(line))} == {(b"", "torn")}
+
+
 @given(line=st.binary(max_size=200))
 def test_whatever_stands_in_a_line_it_is_judged(line: bytes) -> None:
     assert unseal(line)[0] == b""
