@@ -762,7 +762,7 @@ def test_a_call_can_cost_time_of_the_processor(rig: Rig, program: Program) -> No
     cost = "(-time.thread_time(), n.nvmlDeviceGetIndex(h0), time.thread_time())"
     before_s, _, after_s = program.value(cost)  # type: ignore[misc]
 
-    assert after_s + before_s > 0.001
+    assert after_s + before_s > 0.0029
 
 
 def test_calls_are_counted_from_when_they_are_recorded(rig: Rig, program: Program) -> None:
