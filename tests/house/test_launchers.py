@@ -284,7 +284,7 @@ def test_a_fresh_machine_gets_a_venv_and_hears_what_it_costs(with_python: Machin
     assert f"python3.11 -m venv {with_python.repo}/.venv" in calls
     (pip,) = [call for call in calls if "pip install" in call]
     assert f"--constraint {with_python.repo}/infra/constraints.txt" in pip
-    assert pip.endswith("--editable .[torch,video]")
+    assert pip.endswith("--editable .[torch,video,evidence]")
     assert calls[-1] == f"python {with_python.repo}/docs/examples/sweep/demo.py --keep here"
 
 
@@ -299,7 +299,10 @@ def test_the_second_call_does_nothing_but_start(with_python: Machine) -> None:
 def test_the_test_environment_widens_that_of_the_demo_and_serves_it(with_python: Machine) -> None:
     with_python.call("demo")
     with_python.call("test")
-    assert with_python.set_ups() == [".[torch,video]", ".[torch,video,diffusers,dev]"]
+    assert with_python.set_ups() == [
+        ".[torch,video,evidence]",
+        ".[torch,video,evidence,wandb,diffusers,dev]",
+    ]
     with_python.call("demo")
     assert with_python.set_ups() == []
 
@@ -356,7 +359,7 @@ def test_a_venv_whose_python_is_gone_is_made_anew(with_python: Machine) -> None:
     with_python.call("demo")
     (with_python.repo / ".venv/bin/python").unlink()
     assert with_python.call("demo").returncode == 0
-    assert with_python.set_ups() == [".[torch,video]", ".[torch,video]"]
+    assert with_python.set_ups() == [".[torch,video,evidence]", ".[torch,video,evidence]"]
 
 
 def test_a_repository_that_was_moved_makes_its_venv_anew(with_python: Machine) -> None:
@@ -396,7 +399,7 @@ def test_two_calls_at_once_make_one_environment(with_python: Machine) -> None:
     calls = [with_python.start("demo") for _ in range(3)]
     messages = [process.communicate()[1] for process in calls]
     assert [process.returncode for process in calls] == [0, 0, 0]
-    assert with_python.set_ups() == [".[torch,video]"]
+    assert with_python.set_ups() == [".[torch,video,evidence]"]
     assert sum("waiting for another call" in message for message in messages) == 2
 
 
