@@ -21,6 +21,8 @@ from fleetcraft.training.plan.inspection import (  # noqa: E402  after torch is 
     report_built,
 )
 
+# Two ranks load torch once for all tests here, and not once in each of pytest's processes.
+pytestmark = pytest.mark.xdist_group("inspection")
 REPO = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import os
