@@ -56,10 +56,10 @@ def trace_command(
     """Walk from a figure to its summary, its sources, the task and the log.
 
     Each file on the way is hashed and compared with what was recorded when it was used: by
-    FILE.origin.json beside it, by a frozen window, or by a result record. A source that has only
-    grown since agrees by its prefix. Tasks are found by their record and the history line of their
-    claim, logs by their name. Sources are looked for where the record says, then in the scratch
-    tree, then in each --archive.
+    FILE.origin.json beside it, by a frozen window, by a result record, or by the task that declared
+    it as an output. A source that has only grown since agrees by its prefix. Tasks are found by
+    their record and the history line of their claim, logs by their name. Sources are looked for
+    where the record says, then in the scratch tree, then in each --archive.
     """
     from fleetcraft.evidence.tracing.nodes import Standing, overall
     from fleetcraft.evidence.tracing.trace import trace

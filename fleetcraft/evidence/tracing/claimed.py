@@ -107,6 +107,44 @@ def _record_paths(paths: SpoolPaths, name: str, fs: FileSystem) -> Iterator[str]
     yield paths.waiting_record(name)
 
 
+def makers_of(rooms: Rooms, fs: FileSystem) -> dict[str, list[Claimed]]:
+    """The tasks whose history names an output with these bytes, by the sha256 of the bytes.
+
+    Reads the record of every finished task, so it is asked for once and only where nothing else
+    says who made a file. What cannot be read names nothing.
+    """
+    found: dict[str, list[Claimed]] = {}
+    for paths, _ in rooms.spools(""):
+        for folder in (paths.done, paths.failed):
+            names: list[str] = []
+            with suppress(OSError):  # an archive need not have the folder
+                names = fs.listdir(folder)
+            for name in sorted(names):
+                with suppress(FleetError, OSError):
+                    for sha256, claimed in _outputs(fs.read(f"{folder}/{name}"), paths.root):
+                        found.setdefault(sha256, []).append(claimed)
+    return found
+
+
+def _outputs(data: bytes, spool: str) -> Iterator[tuple[str, Claimed]]:
+    if b'"sha256"' not in data:
+        return
+    record = parse(data)
+    for line in closing_lines(record):
+        for output in line.outputs:
+            if output.sha256:
+                yield (
+                    output.sha256,
+                    Claimed(
+                        task=record.spec.name,
+                        attempt=line.attempt,
+                        token=line.claim,
+                        identity=record.identity,
+                        beside=spool,
+                    ),
+                )
+
+
 def node_of(rooms: Rooms, claimed: Claimed, fs: FileSystem) -> Node:
     """The task as a node, with the log of its attempt below it."""
     node = Node(

@@ -77,7 +77,7 @@ def _begin(walk: Walk, path: str) -> Node:
     if problem:
         return msgspec.structs.replace(node, verdict=Standing.UNKNOWN, detail=problem)
     if node.verdict is Standing.UNRECORDED and node.found_sha256:
-        return _by_table(walk, node) if _is_calibration(node) else _by_results(walk, node)
+        return _by_table(walk, node) if _is_calibration(node) else _by_hash(walk, node)
     return node
 
 
@@ -126,17 +126,18 @@ def _by_table(walk: Walk, node: Node) -> Node:
     )
 
 
-def _by_results(walk: Walk, node: Node) -> Node:
-    """A file without an origin, by the result records that name its digest."""
+def _by_hash(walk: Walk, node: Node) -> Node:
+    """A file without an origin, by the result records or the task that name its digest."""
     named = results_that_name(walk, node.found_sha256)
-    if not named:
+    if not named and not walk.is_output(node.found_sha256):
         return node
     children, left_out = walk.cut([*node.children, *named])
+    who = "result records name" if named else "a task's history names"
     return msgspec.structs.replace(
         node,
         verdict=Standing.VERIFIED,
         level=Level.HASHED,
-        detail="an output that result records name by its hash",
+        detail=f"an output that {who} by its hash",
         expected_sha256=node.found_sha256,
         expected_bytes=node.found_bytes,
         children=children,

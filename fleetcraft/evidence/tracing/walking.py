@@ -64,6 +64,10 @@ class _Found(NamedTuple):
 
 
 Resolver = Callable[["Walk", Item], Findings]
+_MADE_OTHERWISE = frozenset(
+    {Kind.TASK, Kind.LOG, Kind.JOURNAL, Kind.TELEMETRY, Kind.RESULTS, Kind.CODE, Kind.CONFIG}
+)
+"""Kinds that no task declares as its output: written by workers and loggers, or by people."""
 
 
 class Walk:
@@ -105,6 +109,7 @@ class Walk:
         # Folders of records that were found elsewhere, and where those records lay.
         self._stand_in: dict[str, str] = {}
         self._count = 0
+        self._makers: dict[str, list[Claimed]] | None = None
 
     # -- files
 
@@ -258,6 +263,8 @@ class Walk:
             children += self._of_origin(path, origin, node.kind)
         elif problem:
             state, detail = worst((state, Standing.UNKNOWN)), _also(detail, problem)
+        if not children and into and node.kind not in _MADE_OTHERWISE and node.found_sha256:
+            children += self.makers(node.found_sha256)
         if not children and node.kind in NEEDS_ORIGIN and node.verdict is Standing.VERIFIED:
             state = worst((state, Standing.UNRECORDED))
             detail = _also(detail, "nothing says what it was made from")
@@ -297,6 +304,19 @@ class Walk:
         return found
 
     # -- tasks
+
+    def makers(self, sha256: str) -> list[Node]:
+        """The tasks that declared a file with these bytes as their output, and left it behind."""
+        return [self.task(claimed) for claimed in self._claimed_by(sha256)]
+
+    def is_output(self, sha256: str) -> bool:
+        """Whether there is such a task."""
+        return bool(self._claimed_by(sha256))
+
+    def _claimed_by(self, sha256: str) -> list[Claimed]:
+        if self._makers is None:
+            self._makers = tasks.makers_of(self.rooms, self.fs)
+        return self._makers.get(sha256, [])
 
     def made_by(self, producer: Producer, *, identity: str = "") -> Node:
         """The task that made something, by what it said of itself."""

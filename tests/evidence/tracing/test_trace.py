@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fleetcraft import Spool
 from fleetcraft.batch_table import make_table, write_table
 from fleetcraft.calibration.freezing import row_of
 from fleetcraft.calibration.sweep.store import read_calibration
@@ -25,6 +26,8 @@ from fleetcraft.layout import Scratch, State
 from fleetcraft.layout.evidence import origin_file
 from fleetcraft.spool.tree import SpoolTree
 from fleetcraft.training.checkpoint.store import CheckpointStore
+from fleetcraft.worker.local_fleet import run_local
+from fleetcraft.worker.settings import WorkerSettings
 from tests.evidence.project import ARMS, SEEDS, SET, Project, make_project
 from tests.plots.made_calibration import freezable, store_run
 from tests.training.checkpoint.stores import save
@@ -597,3 +600,60 @@ def test_a_failed_attempt_is_told_as_one(project: Project) -> None:
 
 def test_the_copy_of_a_project_is_the_project(project: Project, made: Project) -> None:
     assert replace(project, **{name: getattr(made, name) for name in FIELDS}) == made
+
+
+# ------------------------------------------------------------------------- declared outputs
+
+
+@pytest.fixture
+def declared(tmp_path: Path) -> tuple[Path, Roots]:
+    """A file that a task declared as its output and left behind; no result record names it."""
+    root, folder = tmp_path / "scratch", tmp_path / "project"
+    for made in (root, folder):
+        made.mkdir(mode=0o700)
+    scratch = Scratch(str(root))
+    spool = Spool.create(scratch.outer, project_dir=str(folder))
+    spool.enqueue("score", "seq 3 > scores.txt", outputs=("scores.txt",))
+    spool.enqueue("other", "seq 4 > other.txt", outputs=("other.txt",))
+    run_local(WorkerSettings(spool_dir=spool.root, root=str(root)), 1, lambda event: None)
+    assert spool.counts()["done"] == 2
+    return folder / "scores.txt", Roots(scratch=str(root))
+
+
+def test_a_declared_output_leads_to_its_task_and_log(declared: tuple[Path, Roots]) -> None:
+    path, roots = declared
+
+    node = trace(str(path), roots=roots)
+
+    [task] = node.children
+    assert (node.verdict, task.name, task.verdict) == (
+        Standing.VERIFIED,
+        "score",
+        Standing.VERIFIED,
+    )
+    assert [log.name for log in task.children] == ["score.1.log"]
+    assert overall(node) is Standing.VERIFIED
+
+
+def test_a_figure_made_from_a_declared_output_is_traced_to_the_log(
+    declared: tuple[Path, Roots],
+) -> None:
+    path, roots = declared
+    figure = path.with_name("score.svg")
+    figure.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    stamp(str(figure), [str(path)], made_by="a test")
+
+    node = trace(str(figure), roots=roots)
+
+    assert [each.name for each in walk(node) if each.kind is Kind.LOG] == ["score.1.log"]
+    assert overall(node) is Standing.VERIFIED
+
+
+def test_a_file_that_no_task_left_so_is_nobodys_output(declared: tuple[Path, Roots]) -> None:
+    path, roots = declared
+    path.write_text("1\n2\n3\n4\n5\n")
+
+    node = trace(str(path), roots=roots)
+
+    assert node.children == ()
+    assert node.verdict is Standing.UNRECORDED
