@@ -14,6 +14,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fleetcraft.caches.roles import VARIABLES as CACHE_NAMES
+
 # No test measures absolute time, so neither does hypothesis: other work may run beside it.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
@@ -63,11 +65,14 @@ CALIBRATING_PAGES = (
 
 
 def names_with_a_meaning() -> list[str]:
-    """The variables of this process that fleetcraft or Slurm gives a meaning to."""
+    """The variables of this process that fleetcraft, Slurm or a library of caches gives a meaning.
+
+    torch itself sets ``TORCHINDUCTOR_CACHE_DIR`` in the process that asks it for that folder.
+    """
     return [
         name
         for name in os.environ
-        if name in CLASSIC_NAMES or name.startswith(("FLEET_", "SLURM_"))
+        if name in CLASSIC_NAMES or name in CACHE_NAMES or name.startswith(("FLEET_", "SLURM_"))
     ]
 
 

@@ -190,6 +190,7 @@ def test_versions_are_those_of_libraries_that_are_loaded(
     torch.__version__ = "2.13.0+cu130"  # type: ignore[attr-defined]
     torch.version = types.SimpleNamespace(cuda="13.0")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.delitem(sys.modules, "diffusers", raising=False)  # of another test, that is
 
     made = _append(root, stack={"mine": "7"})
 

@@ -113,12 +113,23 @@ class _Slot:
     def __init__(self, fs: ModelFS) -> None:
         self._fs = fs
         self.runner = self
+        self.index = 0
 
     def start(self, *_: Any, **__: Any) -> int:
         name_and_attempt = parse_log(os.path.basename(self._fs.newest_log))
         assert name_and_attempt is not None
         self._fs.run_begin(*name_and_attempt)
         return 1
+
+
+class _NoCaches:
+    """Caches of which tasks are told nothing, as with ``caches.export: false``."""
+
+    def variables(self, *_: Any) -> dict[bytes, bytes]:
+        return {}
+
+
+_NO_CACHES: Any = _NoCaches()
 
 
 def attend(
@@ -137,7 +148,9 @@ def attend(
         return f"put back {claims.put_back(tree, held)}"
     slot: Any = _Slot(fs)
     try:
-        begun = attempt.begin(tree=tree, slot=slot, held=held, place=PLACE, env={}, oom_kills=None)
+        begun = attempt.begin(
+            tree=tree, slot=slot, held=held, place=PLACE, env={}, caches=_NO_CACHES, oom_kills=None
+        )
     except attempt.LogUnwritable:
         return "log unwritable"
     if begun is None:
