@@ -150,6 +150,13 @@ def test_a_service_that_does_not_know_us_is_a_matter_of_configuration(stub: Stub
     assert "wandb login" in refused.value.hint
 
 
+def is_sender(process: psutil.Process) -> bool:
+    try:
+        return "sender" in " ".join(process.cmdline())
+    except psutil.Error:  # a child of another test that has ended and was not waited for yet
+        return False
+
+
 def test_following_goes_on_over_trouble_and_ends_when_the_named_run_is_over(stub: Stub) -> None:
     stub.run.steps(1, 3)
     seen: list[Told] = []
@@ -158,11 +165,7 @@ def test_following_goes_on_over_trouble_and_ends_when_the_named_run_is_over(stub
     def tell(told: Told) -> None:
         seen.append(told)
         if len(seen) == 1:
-            (sender,) = [
-                child
-                for child in psutil.Process().children()
-                if "sender" in " ".join(child.cmdline())
-            ]
+            (sender,) = [child for child in psutil.Process().children() if is_sender(child)]
             sender.send_signal(signal.SIGKILL)
             sender.wait(20)
             stub.run.steps(4, 2)
