@@ -25,7 +25,13 @@ def test_a_job_is_over_when_the_accounting_says_so(
         use = look_up(polls, [short]).get(short)
         return use if use and use.ended else None
 
+    def runs() -> bool:
+        use = look_up(polls, [going]).get(going)
+        return use is not None and use.state == "RUNNING"
+
+    # The controller tells the accounting later, and in no order of its own.
     slurm.wait_for("the accounting knows the end", lambda: ended() is not None)
+    slurm.wait_for("and what has begun", runs)
     found = look_up(polls, [short, going, "999999"])
 
     assert (found[short].state, found[short].ended) == ("COMPLETED", True)
