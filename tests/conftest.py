@@ -65,19 +65,26 @@ CALIBRATING_PAGES = (
 
 
 def names_with_a_meaning() -> list[str]:
-    """The variables of this process that fleetcraft, Slurm or a library of caches gives a meaning.
-
-    torch itself sets ``TORCHINDUCTOR_CACHE_DIR`` in the process that asks it for that folder.
-    """
+    """The variables of this process that fleetcraft or Slurm gives a meaning to."""
     return [
         name
         for name in os.environ
-        if name in CLASSIC_NAMES or name in CACHE_NAMES or name.startswith(("FLEET_", "SLURM_"))
+        if name in CLASSIC_NAMES or name.startswith(("FLEET_", "SLURM_"))
     ]
+
+
+def forget_caches() -> None:
+    """Removes variables of caches: torch sets some in the process that asks it for a folder.
+
+    For good, and before fixtures of a wider scope copy the environment, such as that of a cluster.
+    """
+    for name in CACHE_NAMES:
+        os.environ.pop(name, None)
 
 
 def pytest_configure() -> None:
     """Removes them for good: fixtures of a wider scope come before the one below."""
+    forget_caches()
     for name in names_with_a_meaning():
         del os.environ[name]
     os.environ.update([NO_LOGGER, ONE_THREAD, LOCAL])
@@ -102,10 +109,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """None that another test left behind, no telemetry logger, and the usual umask."""
+    forget_caches()
     for name in names_with_a_meaning():
         monkeypatch.delenv(name)
     monkeypatch.setenv(*NO_LOGGER)
     monkeypatch.setenv(*LOCAL)
     umask = os.umask(0o022)
     yield
+    forget_caches()
     os.umask(umask)
