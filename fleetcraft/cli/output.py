@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from fleetcraft.errors import FleetError
 
@@ -136,3 +138,33 @@ def reading_bar() -> Iterator[Callable[[int, int], None]]:
         yield progress
     finally:
         progress.close()
+
+
+class PassingLine:
+    """How far something is, in one line of a terminal that is wiped at the end of the block."""
+
+    def __init__(self) -> None:
+        self._on = sys.stderr.isatty()
+        self._next_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def show(self, text: str) -> None:
+        """Shows it, at most ten times a second."""
+        if self._on and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + 0.1
+            self._write(f"\r\x1b[K{text}")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        if self._on:
+            sys.stderr.write(text)
+            sys.stderr.flush()

@@ -9,12 +9,11 @@ import os
 import sys
 import time
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
 
-from fleetcraft.cli.output import note, print_json, print_text
+from fleetcraft.cli.output import PassingLine, note, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.errors import ConfigError, FleetError, SpoolError, UsageError
 from fleetcraft.units import format_bytes, parse_duration_s
@@ -300,32 +299,6 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-class _Progress:
-    """How far it is, in one line of a terminal that is wiped at the end of the block."""
-
-    def __init__(self) -> None:
-        self._on = sys.stderr.isatty()
-        self._at_s = 0.0
-
-    def __enter__(self) -> _Progress:
-        return self
-
+class _Progress(PassingLine):
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Shows it, at most ten times a second."""
-        now_s = time.monotonic()
-        if self._on and now_s - self._at_s >= 0.1:
-            self._at_s = now_s
-            self._write(f"\r\x1b[Kreading {what}: {done} of {total}")
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._write("\r\x1b[K")
-
-    def _write(self, text: str) -> None:
-        if self._on:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+        self.show(f"reading {what}: {done} of {total}")

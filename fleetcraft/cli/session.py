@@ -160,3 +160,18 @@ def write_sections(formatter: click.HelpFormatter, **sections: str) -> None:
         if lines:
             formatter.write_paragraph()
             formatter.write(f"{title}:\n" + "".join(f"  {line}\n" for line in lines))
+
+
+class Seconds(click.ParamType[float]):
+    """Seconds, or a duration such as 90s and 00:30:00."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """The number of seconds."""
+        from fleetcraft.units import parse_duration_s
+
+        try:
+            return float(value)
+        except ValueError:
+            return float(parse_duration_s(value))

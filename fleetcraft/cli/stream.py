@@ -11,15 +11,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fleetcraft.cli.lazy import LazyGroup
 from fleetcraft.cli.output import columns, note, print_json, print_text
-from fleetcraft.cli.session import FleetCommand, Session, pass_session, write_sections
+from fleetcraft.cli.session import FleetCommand, Seconds, Session, pass_session, write_sections
 from fleetcraft.errors import ConfigError, UsageError
-from fleetcraft.units import parse_duration_s
 from fleetcraft.view.text import Paint
 
 if TYPE_CHECKING:
@@ -62,18 +61,6 @@ stream_command = _StreamGroup(
 )
 
 
-class _Seconds(click.ParamType[float]):
-    name = "time"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        if isinstance(value, float):
-            return value
-        try:
-            return float(value)
-        except ValueError:
-            return float(parse_duration_s(value))
-
-
 @click.command(cls=FleetCommand, name="wandb", spool=False, examples=_EXAMPLES, exits=_EXITS)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--project", default="fleetcraft", metavar="P", help="W&B's project (fleetcraft).")
@@ -82,9 +69,9 @@ class _Seconds(click.ParamType[float]):
 @click.option("--once", is_flag=True, help="Send what is there by now, and leave.")
 @click.option("--summaries", is_flag=True, help="Send windows of the fleet's telemetry too.")
 @click.option(
-    "--window", type=_Seconds(), default=300.0, metavar="TIME", help="Length of a window (300)."
+    "--window", type=Seconds(), default=300.0, metavar="TIME", help="Length of a window (300)."
 )
-@click.option("--every", type=_Seconds(), default=30.0, metavar="TIME", help="Between looks (30).")
+@click.option("--every", type=Seconds(), default=30.0, metavar="TIME", help="Between looks (30).")
 @click.option("--limit", type=click.IntRange(0), default=50, help="Streams of text at most (50).")
 @pass_session
 def wandb_command(

@@ -7,10 +7,9 @@ no part of the answer.
 from __future__ import annotations
 
 import os
-import sys
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from fleetcraft.cli.output import PassingLine
 from fleetcraft.cli.session import Session
 from fleetcraft.errors import ConfigError, UsageError
 
@@ -81,28 +80,9 @@ def _is_same(one: str, other: str) -> bool:
     return bool(other) and os.path.realpath(one) == os.path.realpath(other)
 
 
-class FileProgress:
-    """How many files are read, in one line of a terminal that is wiped at the end of the block."""
-
-    def __init__(self) -> None:
-        self._on = sys.stderr.isatty()
-
-    def __enter__(self) -> FileProgress:
-        return self
+class FileProgress(PassingLine):
+    """How many files are read."""
 
     def __call__(self, done: int, total: int) -> None:
         """Shows how far it is."""
-        self._write(f"\r\x1b[Kreading files: {done} of {total}")
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._write("\r\x1b[K")
-
-    def _write(self, text: str) -> None:
-        if self._on:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+        self.show(f"reading files: {done} of {total}")

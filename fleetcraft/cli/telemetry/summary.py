@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fleetcraft.cli.output import columns, note, print_json, print_text
-from fleetcraft.cli.session import FleetCommand, Session, pass_session
+from fleetcraft.cli.session import FleetCommand, Seconds, Session, pass_session
 from fleetcraft.cli.stamping import journals_of, stamp_made
 from fleetcraft.cli.telemetry.places import FileProgress, spools_of, telemetry_place
 from fleetcraft.errors import FleetError, UsageError
-from fleetcraft.units import format_seconds, parse_duration_s
+from fleetcraft.units import format_seconds
 from fleetcraft.view.text import Paint
 
 if TYPE_CHECKING:
@@ -36,25 +36,13 @@ _EXITS = """
 """
 
 
-class _Seconds(click.ParamType[float]):
-    name = "seconds"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        if isinstance(value, float):
-            return value
-        try:
-            return float(value)
-        except ValueError:
-            return float(parse_duration_s(value))
-
-
 @click.command(cls=FleetCommand, name="summary", spool=False, examples=_EXAMPLES, exits=_EXITS)
 @click.argument("place", metavar="[DIR]", required=False)
 @click.option(
-    "--window", type=_Seconds(), default=300.0, metavar="TIME", help="How long, in seconds (300)."
+    "--window", type=Seconds(), default=300.0, metavar="TIME", help="How long, in seconds (300)."
 )
 @click.option("--end", metavar="TIME", help="When it ends, in ISO 8601 (now).")
-@click.option("--interval", type=_Seconds(), metavar="TIME", help="Between samples; see above.")
+@click.option("--interval", type=Seconds(), metavar="TIME", help="Between samples; see above.")
 @click.option("--freeze", "target", metavar="FILE", help="Write the window with its evidence.")
 @click.option("--limit", type=click.IntRange(0), default=20, help="Entries a list of text (20).")
 @pass_session
