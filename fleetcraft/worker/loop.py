@@ -238,8 +238,11 @@ class Worker:
         self.interrupt(f"stopped by {name}", code)
 
     def _heed_signal(self) -> None:
-        """A task was ended by TERM or KILL, and Slurm's own may just not have come here yet."""
-        if self._signals is not None:
+        """A task was ended by TERM or KILL: a signal to end may have come here since the last look.
+
+        Who stops a pack tells its worker before its tasks; Slurm's own may yet be on its way.
+        """
+        if self._settings.run.job and self._signals is not None:
             self._signals.await_one()
         self._obey_signal()
 

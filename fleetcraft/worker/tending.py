@@ -47,8 +47,8 @@ class Words:
         leave: Claim nothing more, for this reason and with this exit code.
         task_done: A task was completed; others may have waited for it.
         refuse: A record that another user could have written must not be tried again.
-        heed: A task of a Slurm job was ended by TERM or KILL, which may be meant for the worker
-            too: wait for that a moment, and obey it first.
+        heed: A task was ended by TERM or KILL, which may have been sent to the worker too, or be
+            on its way: obey that first.
     """
 
     leave: Callable[[str, int], None]
@@ -119,7 +119,7 @@ class Tender:
                 self._lose(slot, slot.attempt)
                 continue
             if ended is not None:
-                if self._settings.run.job and slot.attempt.stopped is None and _was_cut(ended):
+                if slot.attempt.stopped is None and _was_cut(ended):
                     self._heed()
                 self._finish(slot, slot.attempt, ended)
 
