@@ -127,6 +127,9 @@ def _first_line(name: str) -> str:
 
 def command_line() -> str:
     """This run's command line, from the repository's folder."""
+    module = sys.modules["__main__"].__spec__
+    if module is not None:  # started by its name, with -m
+        return " ".join(["python -m", module.name.removesuffix(".__main__"), *sys.argv[1:]])
     script = Path(sys.argv[0]).resolve()
     shown = script.relative_to(REPO) if script.is_relative_to(REPO) else script
     return " ".join(["python", str(shown), *sys.argv[1:]])
