@@ -158,7 +158,11 @@ def _checkpoint(status: Status) -> str:
 
 
 def _number(value: float | None) -> str:
-    return _NONE if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    if value is None:
+        return _NONE
+    if abs(value) >= 1e4:
+        return f"{value:,.0f}"
+    return f"{value:,.4g}" if abs(value) >= 1e-3 else f"{value:.3f}"
 
 
 def _throughput(status: Status) -> str:
@@ -170,7 +174,8 @@ def _throughput(status: Status) -> str:
     if status.steps_per_s is not None:
         words.append(f"{_number(status.steps_per_s)} steps/s")
     if status.tokens_slope is not None:
-        words.append(f"{status.tokens_slope:+,.3g} tokens/s a minute")
+        sign = "-" if status.tokens_slope < 0 else "+"
+        words.append(f"{sign}{_number(abs(status.tokens_slope))} tokens/s a minute")
     if status.throughput_words:
         words.append(status.throughput_words)
     if status.provisional:

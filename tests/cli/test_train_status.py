@@ -80,6 +80,15 @@ def write(fleet: Fleet, status: Status) -> RunPaths:
     return paths
 
 
+@pytest.mark.parametrize(
+    ("slope", "words"),
+    [(152_340.0, "+152,340 tokens/s a minute"), (-0.00001, "-0.000 tokens/s a minute")],
+)
+def test_a_slope_is_a_number_that_can_be_read(fleet: Fleet, slope: float, words: str) -> None:
+    write(fleet, msgspec.structs.replace(DRAFTERS, tokens_slope=slope))
+    assert words in fleet.ok("train", "status", "distill").out
+
+
 def test_one_run_is_shown_whole(fleet: Fleet) -> None:
     write(fleet, DRAFTERS)
 
