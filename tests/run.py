@@ -27,7 +27,7 @@ TESTS_FAILED = 1
 AGAINST_THE_CLOCK = tuple(
     f"tests/{folder}/"
     for folder in (
-        "calibration", "cli", "doctor", "fleet", "gpu", "rollouts", "slurm", "streaming",
+        "calibration", "cli", "doctor", "fleet", "gpu", "rollouts", "slurm", "soak", "streaming",
         "telemetry", "training", "view", "worker",
     )
 )  # fmt: skip

@@ -227,6 +227,28 @@ def test_a_job_on_four_nodes_sees_its_gpus(cluster: Cluster) -> None:
     assert sorted(told.splitlines()) == [f"{node} 0,1" for node in cluster.nodes]
 
 
+def test_a_stopped_controller_answers_nobody_and_knows_its_jobs_when_it_is_started_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    job = cluster.submit("-N1", script=f'until [[ -e "{tmp_path}/end" ]]; do sleep 0.2; done')
+    cluster.wait_for_job(job, "RUNNING")
+
+    stopped = cluster.sandbox("stop-controller")
+    silent = cluster.run("squeue", check=False)
+    status = json.loads(cluster.sandbox("status", "--json").stdout)
+    again = cluster.sandbox("stop-controller")
+    started = cluster.sandbox("start-controller")
+    ran = cluster.sandbox("start-controller")
+    (tmp_path / "end").touch()
+
+    assert [done.returncode for done in (stopped, again, started, ran)] == [0, 0, 0, 0]
+    assert silent.returncode != 0
+    assert (status["running"], status["daemons"]["slurmctld"]) == (False, None)
+    assert "did not run" in again.stderr
+    assert "ran already" in ran.stderr
+    cluster.wait_for_job(job, "COMPLETED")
+
+
 def test_a_killed_node_goes_down_alone_with_all_its_processes_and_comes_back(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -50,7 +50,9 @@ def test_words_that_are_off_get_a_sentence_and_code_2(
     assert not (tmp_path / "D").exists()
 
 
-@pytest.mark.parametrize("words", [["--help"], ["start", "--help"], ["kill-node", "-h"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["start", "--help"], ["kill-node", "-h"], ["stop-controller", "-h"]]
+)
 def test_help_is_data_and_teaches_the_call(words: list[str]) -> None:
     done = sandbox(*words)
 

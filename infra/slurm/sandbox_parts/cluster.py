@@ -1,4 +1,4 @@
-"""What a user does with a cluster: start it, ask it, kill and revive its nodes, stop it.
+"""What a user does with a cluster: start it, ask it, kill and revive its parts, stop it.
 
 Not here: reading the command line.
 Invariant: one of these acts at a time on one folder, and a start that does not end well leaves no
@@ -61,15 +61,20 @@ def _opened(path: Path) -> Daemons:
     folder = Folder(path)
     settings = folder.settings()
     daemons = Daemons(folder, settings) if settings else None
-    if daemons is None or not is_up(daemons):
+    if daemons is None or not is_up(daemons, without="slurmctld"):
         raise Fault(NO, f"no sandbox runs in {str(path)!r}", command("start", path))
     return daemons
 
 
-def is_up(daemons: Daemons) -> bool:
-    """Whether all but the nodes run: those may have been killed on purpose."""
-    core = [name for name in daemons.names if name not in daemons.settings.nodes]
-    return all(daemons.keeper(name) for name in core)
+def is_up(daemons: Daemons, *, without: str = "") -> bool:
+    """Whether all but the nodes run: those may have been killed on purpose.
+
+    Args:
+        daemons: The cluster.
+        without: A daemon that need not run, since it may have been stopped on purpose.
+    """
+    spared = {*daemons.settings.nodes, without}
+    return all(daemons.keeper(name) for name in daemons.names if name not in spared)
 
 
 def start(path: Path, wanted: Settings) -> Daemons:
@@ -215,6 +220,40 @@ def _is_back(daemons: Daemons, node: str) -> bool:
     port = daemons.settings.port_of(node)
     state = node_states(daemons).get(node, "unknown")
     return ports.is_taken(port) and state not in LOST_STATES and not state.endswith("*")
+
+
+def stop_controller(path: Path) -> bool:
+    """Ends slurmctld in order; False if it did not run.
+
+    It is asked to end by TERM, upon which it saves its state; one that does not is killed.
+    """
+    with _alone(path):
+        daemons = _opened(path)
+        controller = daemons.process("slurmctld")
+        if controller is None:
+            return False
+        processes.end(controller)
+        processes.end_all(lambda: filter(None, [daemons.keeper("slurmctld")]))
+        daemons.folder.process_file("slurmctld").unlink(missing_ok=True)
+    return True
+
+
+def start_controller(path: Path) -> bool:
+    """Starts slurmctld again, with the state that it saved, and waits until it answers.
+
+    Returns:
+        False if it ran.
+
+    Raises:
+        Fault: It does not answer within a minute.
+    """
+    with _alone(path):
+        daemons = _opened(path)
+        if daemons.process("slurmctld"):
+            return False
+        started = {"slurmctld": daemons.start("slurmctld", ["slurmctld", "-D", "-i"])}
+        daemons.wait("slurmctld does not answer", lambda: bool(node_states(daemons)), started)
+    return True
 
 
 def _check_node(daemons: Daemons, node: str) -> None:

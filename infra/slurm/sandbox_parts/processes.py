@@ -20,6 +20,7 @@ from .fault import SLURM, Fault
 PROC = Path("/proc")
 DEAD_STATES = ("Z", "X")  # a zombie holds nothing any more; its parent may never read its end
 END_PATIENCE_S = 30.0
+TERM_PATIENCE_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,16 @@ class Process:
 
     def kill(self) -> None:
         """Sends SIGKILL. One that has ended is no error; one of another user is left to it."""
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """Sends a signal, as `kill` does."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             # The descriptor holds on to whoever has the pid now, so the check cannot be overtaken.
             handle = os.pidfd_open(self.pid)
             try:
                 if self.is_alive():
-                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    signal.pidfd_send_signal(handle, number)
             finally:
                 os.close(handle)
 
@@ -106,6 +111,15 @@ def with_descendants(roots: Iterable[Process]) -> list[Process]:
     for process in found:  # it grows while it is walked
         found.extend(child.process for child in children.get(process.pid, ()))
     return [process for process in found if process.is_alive()]
+
+
+def end(process: Process) -> None:
+    """Ends one process: TERM, and KILL after a quarter of a minute."""
+    process.signal(signal.SIGTERM)
+    give_up_at = time.monotonic() + TERM_PATIENCE_S
+    while process.is_alive() and time.monotonic() < give_up_at:
+        time.sleep(0.02)
+    process.kill()
 
 
 def end_all(find: Callable[[], Iterable[Process]]) -> int:
