@@ -498,6 +498,34 @@ def test_a_lock_that_was_taken_and_could_not_be_reread_is_given_up_again(folder:
     assert lock.acquire().generation == 2
 
 
+def test_a_process_that_was_not_told_that_it_took_the_lock_does_not_keep_itself_out(
+    folder: Path,
+) -> None:
+    fs = FileSystem()
+
+    def fail(path: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with mock.patch.object(fs, "sync_folder", fail), pytest.raises(LockUnknownError):
+        a_lock(folder, fs=fs).acquire()
+    assert os.path.exists(folder / "gen.1")
+
+    assert a_lock(folder, fs=fs).acquire().generation == 2
+
+
+def test_an_owner_whose_release_was_not_written_may_take_the_lock_again(folder: Path) -> None:
+    fs = FileSystem()
+    held = a_lock(folder, fs=fs).acquire()
+
+    def fail(path: str, data: bytes, **keywords: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with mock.patch.object(fs, "create", fail):
+        assert not held.release()
+
+    assert a_lock(folder, fs=fs).acquire().generation == 2
+
+
 def test_an_owner_whose_folder_was_made_anew_is_not_the_owner_of_the_new_one(folder: Path) -> None:
     held = a_lock(folder).acquire()
     for file in folder.iterdir():

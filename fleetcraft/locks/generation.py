@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import TryAgainLaterError
@@ -32,6 +33,10 @@ _SILENT_INTERVALS = 3
 _LOOKS_PER_INTERVAL = 2
 _JITTER_INTERVALS = 0.2
 _KEPT_GENERATIONS = 32
+_FS = FileSystem()
+# Nonces under which a generation may stand that this process does not own: a failure hid that it
+# was taken, or kept its release from being written. By seam, since a model has several processes.
+_not_owned: WeakKeyDictionary[FileSystem, set[str]] = WeakKeyDictionary()
 
 
 class LockHeldError(TryAgainLaterError):
@@ -86,7 +91,7 @@ class GenerationLock:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.folder = folder
-        self.fs = fs or FileSystem()
+        self.fs = fs or _FS
         self._purpose = purpose
         self._interval_s = interval_s
         self._judge = judge
@@ -115,6 +120,8 @@ class GenerationLock:
         sight = self._look()
         if sight.generation == 0 or sight.released:
             return self._take(sight.generation + 1, "released" if sight.released else "none before")
+        if self._is_left_behind(sight.holder):
+            return self._take(sight.generation + 1, "taken by this process, which was not told")
         why = self._why_taken(sight, by_age=by_age)
         self._sleep(random.uniform(0, _JITTER_INTERVALS) * self._interval_s)
         now = self._look()
@@ -179,6 +186,14 @@ class GenerationLock:
 
     # -- taking
 
+    def disown(self, holder: Holder) -> None:
+        """Notes that this process does not own what may stand under its name."""
+        _not_owned.setdefault(self.fs, set()).add(holder.nonce)
+
+    def _is_left_behind(self, content: bytes) -> bool:
+        holder = read_holder(content)
+        return holder is not None and holder.nonce in _not_owned.get(self.fs, ())
+
     def _take(self, generation: int, after: str) -> Held:
         here = this_host()
         try:
@@ -204,6 +219,7 @@ class GenerationLock:
         try:
             taken = put_if_absent(self.fs, self.path("gen", generation), data)
         except OSError as error:
+            self.disown(holder)
             raise self.unknown(error, "whether it was taken is not known, so it was not") from error
         if not taken:
             raise self._held(self._look(), "it was quicker")
@@ -328,7 +344,9 @@ class Held:
         """Lets the next one take over at once; says whether that could be written.
 
         Another's generation is left alone: a folder that was made anew may have one of this number.
+        Where it could not be written, this very process may take the lock again all the same.
         """
+        self._lock.disown(self.holder)
         fs, path = self._lock.fs, self._lock.path("released", self.generation)
         data = f'{{"nonce":"{self.holder.nonce}","at":"{timestamp()}"}}\n'.encode()
         try:

@@ -68,7 +68,7 @@ def read_holder(content: bytes) -> Holder | None:
     """The owner that a ``gen.N`` names; None when it cannot be read."""
     try:
         return _decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

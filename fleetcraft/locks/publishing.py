@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
-from fleetcraft.files import FileSystem, publish_new
+from fleetcraft.files import FileSystem
 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
@@ -51,4 +51,37 @@ def _look_again(fs: FileSystem, path: str, data: bytes, error: OSError) -> bool:
     except OSError:
         raise error from None
     fs.sync_folder(os.path.dirname(path))
+    return True
+
+
+def publish_new(fs: FileSystem, path: str, data: bytes) -> bool:
+    """Publishes a whole file under a name that nobody has taken, durably: put-if-absent.
+
+    A file that is already there with exactly this content counts as published: a link that was
+    reported as failed may have happened. Content that carries a nonce so tells its own from that
+    of another.
+
+    Args:
+        fs: The seam.
+        path: The new name; its folder must be there.
+        data: The whole content.
+
+    Returns:
+        True when this call published it or found it published with this very content; False when
+        another content has the name.
+
+    Raises:
+        OSError: It is not known to be published; a temporary file may be left beside it.
+    """
+    temporary = f"{path}.{os.urandom(6).hex()}.tmp"
+    fs.create(temporary, data, durable=True)
+    try:
+        try:
+            fs.link(temporary, path)
+        except FileExistsError:
+            if fs.read(path) != data:
+                return False
+        fs.sync_folder(os.path.dirname(path))
+    finally:
+        fs.unlink(temporary)
     return True

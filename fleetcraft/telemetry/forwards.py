@@ -52,13 +52,13 @@ class Forwards(msgspec.Struct, kw_only=True):
         calls: In the order of the files' names, and of lines in each.
         files: Files that were read.
         rejected: Lines that could not be used, by reason.
-        refused: Files that were not read, each with the reason.
+        refused: Files that were not read, and why.
     """
 
     calls: list[Call] = msgspec.field(default_factory=list)
     files: int = 0
     rejected: dict[str, int] = msgspec.field(default_factory=dict)
-    refused: list[str] = msgspec.field(default_factory=list)
+    refused: list[tuple[str, str]] = msgspec.field(default_factory=list)
 
 
 class _Line(msgspec.Struct, kw_only=True):
@@ -92,18 +92,18 @@ def read_forwards(folder: str) -> Forwards:
     except (FileNotFoundError, NotADirectoryError):
         return found
     except OSError as error:
-        found.refused.append(f"{folder}: {error.strerror}")
+        found.refused.append((folder, error.strerror or str(error)))
         return found
     rejected: Counter[str] = Counter()
     for name in names:
         owner = Owner.parse(name.removesuffix(_SUFFIX))
         if owner is None:
-            found.refused.append(f"{name}: its name is no owner")
+            found.refused.append((name, "its name is no owner"))
             continue
         try:
             data = _read(os.path.join(folder, name))
         except OSError as error:
-            found.refused.append(f"{name}: {error.strerror}")
+            found.refused.append((name, error.strerror or str(error)))
             continue
         found.files += 1
         _take(found, rejected, owner, data)

@@ -1,8 +1,10 @@
 """Every operation of the spool, ended by SIGKILL or failing at each of its file operations in turn.
 
 Real processes on a real file system; a second process then recovers, repairs, gives the command
-again and proves that nothing is lost and nothing finished runs twice. Not here: interleavings,
-which tests/explore has.
+again and proves that nothing is lost and nothing finished runs twice. It disturbs at our own
+`FileSystem`, which is coarser than the crash matrix (`test_matrix`) and several times as fast: so
+every step is tried in each run of the tests, and the matrix's only in part. Not here:
+interleavings, which tests/explore has.
 """
 
 from __future__ import annotations

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +141,47 @@ def test_a_person_can_read_it(folder: Path, tmp_path: Path) -> None:
     text = path.read_text().splitlines()
     assert max(map(len, text)) < 600
     assert any(row.strip().startswith('"mean_util_pct": 60.0') for row in text)
+
+
+def _failing(path_ends: str, real: Callable[..., Any], times: int = 1) -> Callable[..., Any]:
+    """A call of the system that fails for one path, so often, and then works again."""
+    left = [times]
+
+    def call(path: Any, *words: Any, **named: Any) -> Any:
+        if str(path).endswith(path_ends) and left[0]:
+            left[0] -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path, *words, **named)
+
+    return call
+
+
+def test_a_sidecar_that_could_not_be_read_is_named_in_the_window(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = next(folder.glob("n1*.json")).name
+    monkeypatch.setattr(os, "open", _failing(name, os.open))
+    value = frozen(folder, tmp_path / "w.json")
+    ((said, why),) = value["refused"]
+    assert said == name
+    assert why.startswith("sidecar not read: Input")
+    assert value["summary"]["files_refused"] == 1
+
+
+def test_reports_of_forward_calls_that_could_not_be_read_are_named_in_the_window(
+    folder: Path, tmp_path: Path
+) -> None:
+    (folder / "forwards").mkdir()
+    (folder / "forwards" / "7.0.0.abc.jsonl").mkdir()
+    value = frozen(folder, tmp_path / "w.json")
+    assert [name for name, _ in value["refused"]] == ["7.0.0.abc.jsonl"]
+
+
+def test_a_folder_that_cannot_be_looked_at_for_a_moment_is_no_file(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.stat
+    monkeypatch.setattr(os, "stat", _failing("telemetry", real))
+    with pytest.raises(DataError, match="nothing was read"):
+        frozen(folder, tmp_path / "w.json")
+    assert not (tmp_path / "w.json").exists()

@@ -17,6 +17,8 @@ from fleetcraft.layout import parse_telemetry_file, sidecar
 from fleetcraft.telemetry.columns import SIDECAR_SCHEMA
 
 SUFFIX = ".csv"
+NO_SIDECAR = "no sidecar"
+"""Said of a file of ours that has none beside it, which is no fault of reading."""
 _MAX_SIDECAR_BYTES = 1 << 20
 
 
@@ -151,7 +153,7 @@ def _read_sidecar(path: str) -> tuple[Sidecar | None, str]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return None, "no sidecar"
+        return None, NO_SIDECAR
     except OSError as error:
         return None, f"sidecar not read: {error.strerror}"
     try:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fleetcraft.layout import forwards_folder
+from fleetcraft.layout import forwards_folder, sidecar
 from fleetcraft.telemetry.forwards import read_forwards
 from fleetcraft.telemetry.queue import read_queue
-from fleetcraft.telemetry.reading.sources import Source, find_sources
+from fleetcraft.telemetry.reading.sources import NO_SIDECAR, Found, Source, find_sources
 from fleetcraft.telemetry.windows.bare_hosts import BareHosts, sentence_without_gpus
 from fleetcraft.telemetry.windows.family_mfu import add_up
 from fleetcraft.telemetry.windows.levels import Summary
@@ -73,8 +73,8 @@ def summarize(
     Raises:
         DataError: There is no such place.
     """
-    folder = place if os.path.isdir(place) else os.path.dirname(os.path.abspath(place))
     found = find_sources(place)
+    folder = _folder_of(place, found)
     wanted = [source for source in found.sources if not passed_over(source, window)]
     start_s, end_s = window.bounds_s(zoned=True)
     forwards = read_forwards(forwards_folder(folder))
@@ -85,7 +85,7 @@ def summarize(
         reported=add_up(forwards.calls, start_s, end_s),
         rejected_reports=sum(forwards.rejected.values()),
         passed_over=len(found.sources) - len(wanted),
-        refused=list(found.refused),
+        refused=[*found.refused, *_not_told(wanted), *forwards.refused],
     )
     bare = BareHosts()
     hosts = _read_hosts(
@@ -107,6 +107,21 @@ def summarize(
         bare=bare,
         evidence=evidence if keep else None,
     )
+
+
+def _folder_of(place: str, found: Found) -> str:
+    # Not asked of the system once more: a mount that fails for a moment would make a file of it.
+    files = {source.path for source in found.sources} | {path for path, _ in found.refused}
+    return os.path.dirname(os.path.abspath(place)) if place in files else place
+
+
+def _not_told(sources: Sequence[Source]) -> list[tuple[str, str]]:
+    """Sidecars that are there and could not be read: without them hosts have fewer GPUs."""
+    return [
+        (sidecar(source.path), source.sidecar_problem)
+        for source in sources
+        if source.sidecar_problem not in ("", NO_SIDECAR)
+    ]
 
 
 def _read_hosts(

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from fleetcraft.errors import DataError
+from fleetcraft.files import FileSystem
 from fleetcraft.telemetry.reading.sources import Source, find_sources
 from fleetcraft.telemetry.windows.archived import verify_archived
 from fleetcraft.telemetry.windows.freeze import (
@@ -122,7 +123,7 @@ def _recompute(found: Verification, frozen: Frozen) -> list[HostRows]:
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
+        with open(FileSystem().open_read(path), "rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise DataError(
