@@ -11,17 +11,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import itertools
 import os
 import stat
-
-from fleetcraft.errors import UnsafeSpoolError
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 # No record, log or table comes near it; a sparse file that someone made would take all memory.
 _MOST_BYTES = 1 << 30
+_NAMES_AT_A_TIME = 4096
 # EINVAL is what NFS and some FUSE mounts answer to any flag; ENOSYS is an old kernel.
 _NO_FLAG_SUPPORT = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
+# What link(2) says where hard links do not exist (some FUSE, SMB and object mounts).
+NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_STALE_TRIES = 5
+_T = TypeVar("_T")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -40,6 +46,14 @@ class FileSystem:
     def listdir(self, path: str) -> list[str]:
         """Names in a folder, unsorted."""
         return os.listdir(path)
+
+    def scan(self, path: str) -> Iterator[list[str]]:
+        """Names in a folder, unsorted, some thousand at a time: a million of them need no memory.
+
+        Raises:
+            OSError: It cannot be listed; or, while it is gone through, not to its end.
+        """
+        return _batches(os.scandir(path))
 
     def exists(self, path: str) -> bool:
         """Whether something is there; only "no such file" counts as no.
@@ -68,29 +82,11 @@ class FileSystem:
             OSError: Not there, a symbolic link (ELOOP), not a regular file (EINVAL), or larger
                 than anything that is read whole (EFBIG).
         """
-        # O_NONBLOCK so that a FIFO put there by someone cannot hold the caller for ever.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            facts = os.fstat(fd)
-            if not stat.S_ISREG(facts.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file", path)
-            if facts.st_size > _MOST_BYTES:
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
-            data = os.read(fd, facts.st_size + 1)
-            if len(data) > facts.st_size or len(data) < facts.st_size:
-                data = _read_rest(fd, data)
-            return data, facts
-        finally:
-            os.close(fd)
+        return _again_where_stale(_read_whole, path)
 
     def peek(self, path: str) -> bytes:
         """The content of a file, without looking at who owns it: a hint, never to be acted on."""
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            data = os.read(fd, 8192)
-            return _read_rest(fd, data) if len(data) == 8192 else data
-        finally:
-            os.close(fd)
+        return _again_where_stale(_read_start, path)
 
     # -- reading what grows
 
@@ -123,12 +119,22 @@ class FileSystem:
         os.mkdir(path, 0o700)
 
     def create(self, path: str, data: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
-        """Creates a file that must not exist, with its whole content; forced to disk if durable."""
+        """Creates a file that must not exist, with its whole content; forced to disk if durable.
+
+        Raises:
+            OSError: Nothing was created, unless the system fails here too: what a full disk took
+                of it is removed again. An error of its bytes names the file as well.
+        """
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             _write_all(fd, data)
             if durable:
                 os.fsync(fd)
+        except OSError as error:
+            error.filename = path
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise
         finally:
             os.close(fd)
 
@@ -156,7 +162,7 @@ class FileSystem:
             if code not in _NO_FLAG_SUPPORT:
                 raise OSError(code, os.strerror(code), source, None, destination)
             self._rename_flags_work = False
-        if os.path.lexists(destination):
+        if self.exists(destination):
             raise FileExistsError(errno.EEXIST, "destination exists", source, None, destination)
         os.rename(source, destination)
 
@@ -269,39 +275,6 @@ class BulkFileSystem(FileSystem):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def publish_new(fs: FileSystem, path: str, data: bytes) -> bool:
-    """Publishes a whole file under a name that nobody has taken, durably: put-if-absent.
-
-    A file that is already there with exactly this content counts as published: a link that was
-    reported as failed may have happened. Content that carries a nonce so tells its own from that
-    of another.
-
-    Args:
-        fs: The seam.
-        path: The new name; its folder must be there.
-        data: The whole content.
-
-    Returns:
-        True when this call published it or found it published with this very content; False when
-        another content has the name.
-
-    Raises:
-        OSError: It is not known to be published; a temporary file may be left beside it.
-    """
-    temporary = f"{path}.{os.urandom(6).hex()}.tmp"
-    fs.create(temporary, data, durable=True)
-    try:
-        try:
-            fs.link(temporary, path)
-        except FileExistsError:
-            if fs.read(path) != data:
-                return False
-        fs.sync_folder(os.path.dirname(path))
-    finally:
-        fs.unlink(temporary)
-    return True
-
-
 def replace_atomically(temporary: str, final: str) -> None:
     """Publishes a finished temporary file under its final name, forced to disk first.
 
@@ -343,36 +316,6 @@ def append_report(path: str, data: bytes, *, begin_anew: bool = False) -> bool:
         os.close(fd)
 
 
-def node_local_folder() -> str:
-    """A private folder in this machine's memory, made if it is not there.
-
-    It is the same for all processes of this user here, and gone after a reboot: for locks and
-    caches that mean something on one machine only.
-
-    Raises:
-        UnsafeSpoolError: Somebody else owns it or can write it.
-        OSError: It cannot be made.
-    """
-    base = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"
-    folder = f"{base}/fleetcraft-{os.geteuid()}"
-    require_private_folder(folder)
-    return folder
-
-
-def require_private_folder(folder: str) -> None:
-    """Makes a folder that only this user can write, or checks that it is one.
-
-    Raises:
-        UnsafeSpoolError: It is a link or no folder, or somebody else owns it or can write it.
-        OSError: It cannot be made or looked at.
-    """
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    facts = os.lstat(folder)
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
-        raise UnsafeSpoolError(folder, "it is not a private folder of this user")
-
-
 def _renameat2(source: str, destination: str) -> int:
     result = _libc.renameat2(
         _AT_FDCWD,
@@ -382,6 +325,63 @@ def _renameat2(source: str, destination: str) -> int:
         _RENAME_NOREPLACE,
     )
     return 0 if result == 0 else ctypes.get_errno()
+
+
+def _batches(entries: os._ScandirIterator[str]) -> Iterator[list[str]]:
+    with entries:
+        while names := [entry.name for entry in itertools.islice(entries, _NAMES_AT_A_TIME)]:
+            yield names
+
+
+def _again_where_stale(read: Callable[[str], _T], path: str) -> _T:
+    """Reads a file anew if it was replaced at that very moment.
+
+    NFS and FUSE answer ESTALE for what another host has replaced, also after it was opened.
+    """
+    tries = _STALE_TRIES
+    while True:
+        tries -= 1
+        try:
+            return read(path)
+        except OSError as error:
+            if error.errno != errno.ESTALE or not tries:
+                error.filename = path  # what failed after the file was opened does not name it
+                raise
+
+
+def _read_whole(path: str) -> tuple[bytes, os.stat_result]:
+    fd = _open_to_read(path)
+    try:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        if facts.st_size > _MOST_BYTES:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+        data = os.read(fd, facts.st_size + 1)
+        if len(data) > facts.st_size or len(data) < facts.st_size:
+            data = _read_rest(fd, data)
+        return data, facts
+    finally:
+        os.close(fd)
+
+
+def _read_start(path: str) -> bytes:
+    fd = _open_to_read(path)
+    try:
+        data = os.read(fd, 8192)
+        if len(data) < 8192:
+            return data
+        facts = os.fstat(fd)  # asked only of what is longer than records are
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > _MOST_BYTES:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+        return _read_rest(fd, data)
+    finally:
+        os.close(fd)
+
+
+def _open_to_read(path: str) -> int:
+    # O_NONBLOCK so that a FIFO put there by someone cannot hold the caller for ever.
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def _write_all(fd: int, data: bytes | memoryview) -> None:

@@ -24,6 +24,7 @@ except ImportError:
 
 _TOKEN_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _PART = re.compile(r"[A-Za-z0-9_-]+")
+_COUNT = re.compile(r"[0-9]{1,18}")
 OWNER_MAX_BYTES = 48
 OWNER_VARIABLE = "FLEET_OWNER"
 """By it every process of a task knows who holds the task's claim."""
@@ -123,8 +124,8 @@ def this_job_run(environ: Mapping[str, str]) -> JobRun:
         job=job,
         step=environ.get("SLURM_STEP_ID", ""),
         cluster=environ.get("SLURM_CLUSTER_NAME", ""),
-        start_s=int(start) if start.isdecimal() else None,
-        restarts=int(restarts) if restarts.isdecimal() else None,
+        start_s=int(start) if _COUNT.fullmatch(start) else None,
+        restarts=int(restarts) if _COUNT.fullmatch(restarts) else None,
     )
 
 

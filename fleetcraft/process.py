@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
+
+from fleetcraft.trust import find_program
 
 if TYPE_CHECKING:
     import psutil
@@ -36,8 +38,7 @@ GATE_FD = 9
 """Descriptor on which a task inherits its node's gate, so the gate outlives a killed worker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """How a task's first process ended.
 
     Attributes:
@@ -90,7 +91,7 @@ def _prctl(option: int, value: int) -> None:
 
 def find_bash() -> str:
     """The path of bash."""
-    return shutil.which("bash") or "/bin/bash"
+    return find_program("bash") or "/bin/bash"
 
 
 class TaskProcess:

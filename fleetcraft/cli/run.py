@@ -20,7 +20,7 @@ from fleetcraft.spool import views
 from fleetcraft.spool.control import refuse_markers
 from fleetcraft.spool.dependencies import Blocked
 from fleetcraft.spool.tree import SpoolTree
-from fleetcraft.view.live import progress_for
+from fleetcraft.view.live import Progress, progress_for
 from fleetcraft.view.run import Tally, render_run, run_shape
 from fleetcraft.view.text import Paint
 from fleetcraft.worker.settings import LocalRunReport, WorkerSettings, depth_every_s
@@ -94,15 +94,18 @@ def _run(
 
     now = views.counts(tree)
     tally = Tally(total=now["waiting"] + now["pending"])
-    progress = progress_for(sys.stderr.isatty()) if watch else None
+    progress: Progress | None = None
 
     def on_event(event: Mapping[str, Any]) -> None:
+        nonlocal progress
         tally.take(event)
-        if progress is not None:
+        if watch:
+            # Not before the first event: a live bar has a thread, and workers are forked by then.
+            progress = progress or progress_for(sys.stderr.isatty())
             progress.show(event, tally)
 
     try:
-        return run_local(settings, workers, on_event), tally
+        return run_local(settings, workers, on_event, forks=True), tally
     finally:
         if progress is not None:
             progress.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from fleetcraft.identity import Owner
 RECORD_SUFFIX = ".sh"
 OUTER_SPOOL = "taskq"
 INNER_SPOOL = "taskq_gpu"
+_ATTEMPT = re.compile(r"0|[1-9][0-9]{0,17}")
 _TELEMETRY_FILE = re.compile(r"(.+)_job([A-Za-z0-9-]+)_(\d{8}T\d{6}Z)\.csv")
 
 
@@ -40,6 +42,7 @@ class Lane(StrEnum):
 
 
 LANES = (Lane.FIRST, Lane.PLAIN, Lane.LAST)
+_DONE = State.DONE
 
 
 class SpoolPaths:
@@ -99,7 +102,7 @@ class SpoolPaths:
 
     def finished_record(self, name: str, state: State) -> str:
         """A task in ``done`` or ``failed``."""
-        folder = self.done if state is State.DONE else self.failed
+        folder = self.done if state is _DONE else self.failed
         return f"{folder}/{name}{RECORD_SUFFIX}"
 
     def log(self, name: str, attempt: int) -> str:
@@ -177,6 +180,12 @@ def task_of(file_name: str) -> str | None:
     return file_name[: -len(RECORD_SUFFIX)] if file_name.endswith(RECORD_SUFFIX) else None
 
 
+def tasks_of(file_names: Iterable[str]) -> list[str]:
+    """The tasks' names from ``NAME.sh``; other files are left out."""
+    end = -len(RECORD_SUFFIX)
+    return [name[:end] for name in file_names if name.endswith(RECORD_SUFFIX)]
+
+
 def parse_claim(file_name: str) -> tuple[str, Owner] | None:
     """Task name and owner from ``NAME.sh.<job>.<rank>.<slot>.<token>``; None for anything else."""
     stem, *parts = file_name.rsplit(".", 4)
@@ -191,7 +200,9 @@ def parse_log(file_name: str) -> tuple[str, int] | None:
     """Task name and attempt from ``NAME.<attempt>.log``; None for anything else."""
     stem, _, suffix = file_name.rpartition(".")
     name, _, attempt = stem.rpartition(".")
-    return (name, int(attempt)) if suffix == "log" and name and attempt.isdecimal() else None
+    # Another spelling of the number, such as with a leading zero, would be a second log of it.
+    whole = suffix == "log" and name and _ATTEMPT.fullmatch(attempt)
+    return (name, int(attempt)) if whole else None
 
 
 def forwards_folder(telemetry_dir: str) -> str:

@@ -130,7 +130,7 @@ def is_ready(path: str) -> bool:
 def _parse(path: str, data: bytes) -> Barrier:
     try:
         barrier = msgspec.json.decode(data, type=Barrier)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise DataError(f"{path} is no barrier record: {error}") from error
     if barrier.schema != SCHEMA:
         raise DataError(f"{path} is no barrier record: its schema is {barrier.schema!r}")
@@ -144,6 +144,8 @@ def _verify(folder: str, barrier: Barrier) -> BarrierState:
             size, digest = _digest(path, expected_bytes=item.bytes)
         except FileNotFoundError:
             return _not_ready(barrier, f"its payload {path} is missing")
+        except ValueError:  # of a NUL, which no file's name holds
+            return _not_ready(barrier, f"it names a payload that cannot be: {item.path!r}")
         except OSError as error:
             why = f"its payload {path} cannot be read: {error.strerror or error}"
             return BarrierState(ready=None, reason=why, barrier=barrier)

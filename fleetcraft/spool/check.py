@@ -9,15 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+import zlib
 from dataclasses import dataclass, field
 
 from fleetcraft.errors import DataError, FleetError
-from fleetcraft.layout import LANES, State, parse_claim, parse_log, task_of
+from fleetcraft.layout import LANES, RECORD_SUFFIX, State, parse_claim, parse_log, task_of
 from fleetcraft.spool import leases
 from fleetcraft.spool.enqueue import complete_publication, holder_id
-from fleetcraft.spool.record import Outcome, Record, closing_lines
+from fleetcraft.spool.record import Outcome, Record, closing_lines, parse
 from fleetcraft.spool.tree import SpoolTree, describe_problem
+
+_AT_A_TIME = 250_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,47 +60,87 @@ class CheckReport:
 def check(tree: SpoolTree, *, repair: bool = False) -> CheckReport:
     """Examines a spool.
 
-    Costs two listings of every folder, and a read and a look for each record.
+    Costs a read and a look for each record, and two listings of every folder for each quarter of a
+    million tasks: so many are held in memory at a time. Where faults are found, twice that.
 
     Args:
         tree: The spool.
         repair: Publish what an enqueue left behind, link a missing name again, remove a temporary
             file whose name holds another id.
     """
-    first = _Scan(tree)
+    first = _look(tree)
     if not first.faults and not (repair and first.notices):
-        return CheckReport(tasks=len(first.names), notices=first.notices)
-    second = _Scan(tree)
-    report = CheckReport(tasks=len(second.names), notices=second.notices)
+        return first
+    report = _look(tree)
     keys = {(fault.kind, fault.name, fault.path) for fault in first.faults}
-    report.faults = [f for f in second.faults if (f.kind, f.name, f.path) in keys]
+    report.faults = [f for f in report.faults if (f.kind, f.name, f.path) in keys]
     if repair:
         _repair(tree, report)
     return report
 
 
-class _Scan:
-    """One look at everything."""
+def _look(tree: SpoolTree) -> CheckReport:
+    """One look at everything, a part of the tasks after the other."""
+    report = CheckReport()
+    count = sum(map(len, tree.fs.scan(tree.paths.names)))
+    parts = 1 + count // _AT_A_TIME
+    for part in range(parts):
+        scan = _Scan(tree, part, parts)
+        report.tasks += len(scan.names)
+        report.faults += scan.faults
+        report.notices += scan.notices
+    return report
 
-    def __init__(self, tree: SpoolTree) -> None:
+
+class _Scan:
+    """One look at a part of the tasks, by their names; the first part has what belongs to none."""
+
+    def __init__(self, tree: SpoolTree, part: int, parts: int) -> None:
         self.tree = tree
+        self._part = part
+        self._parts = parts
         self.faults: list[Fault] = []
         self.notices: list[Fault] = []
+        paths = tree.paths
+        lanes = [paths.lane(lane) for lane in LANES]
+        self._folders = (paths.waiting, *lanes, paths.done, paths.failed)
+        # A bit for each folder that a task was seen in: a million paths would be 100 MB.
+        self._seen: dict[str, int] = {}
+        self._claims: dict[str, list[str]] = {}
         # Records first, names after: a task enqueued meanwhile then has a name, at least.
-        self.places = list(self._records())
-        self.names = set(tree.fs.listdir(tree.paths.names))
-        self._paths_of: dict[str, list[str]] = {}
-        for name, path in self.places:
-            self._paths_of.setdefault(name, []).append(path)
-        self._temporary = set(tree.fs.listdir(tree.paths.tmp))
-        for name in sorted(self.names):
-            if len(self._paths_of.get(name, ())) != 1:
-                self._check_presence(name)
-        for name, path in self.places:
-            self._check_record(name, path)
-        self._check_temporary()
+        self._list_records()
+        # No task's name begins with a dot; .nfs* and .probe-* do.
+        self.names = {
+            name
+            for name in tree.each(paths.names)
+            if self._is_mine(name) and not name.startswith(".")
+        }
+        temporary = set(tree.fs.listdir(paths.tmp)) if part == 0 else set()
+        self._check_places()
+        self._check_temporary(temporary)
         self._check_logs()
-        self._check_journals()
+        if part == 0:
+            self._check_journals()
+
+    def _is_mine(self, name: str) -> bool:
+        return self._parts == 1 or zlib.crc32(os.fsencode(name)) % self._parts == self._part
+
+    def _paths_of(self, name: str) -> list[str]:
+        seen = self._seen.get(name, 0)
+        found = [
+            f"{folder}/{name}{RECORD_SUFFIX}"
+            for bit, folder in enumerate(self._folders)
+            if seen & 1 << bit
+        ]
+        return found + self._claims.get(name, [])
+
+    def _check_places(self) -> None:
+        for name in sorted(self.names):
+            if len(self._paths_of(name)) != 1:
+                self._check_presence(name)
+        for name in sorted(self._seen.keys() | self._claims.keys()):
+            for path in self._paths_of(name):
+                self._check_record(name, path)
 
     def _fault(self, kind: str, name: str, path: str, detail: str) -> None:
         self.faults.append(Fault(kind=kind, name=name, path=path, detail=detail))
@@ -106,28 +148,39 @@ class _Scan:
     def _notice(self, kind: str, name: str, path: str, detail: str) -> None:
         self.notices.append(Fault(kind=kind, name=name, path=path, detail=detail))
 
-    def _records(self) -> Iterator[tuple[str, str]]:
+    def _list_records(self) -> None:
         paths = self.tree.paths
-        lanes = [paths.lane(lane) for lane in LANES]
-        for folder in (paths.waiting, *lanes, paths.running, paths.done, paths.failed):
-            for file in sorted(self.tree.fs.listdir(folder)):
-                claimed = parse_claim(file) if folder == paths.running else None
-                name = claimed[0] if claimed else task_of(file)
-                if folder == paths.running and not claimed:
-                    name = None
-                if name:
-                    yield name, f"{folder}/{file}"
-                elif not (folder == paths.pending and file in ("first", "last")):
-                    self._stray(folder, file)
+        for bit, folder in enumerate(self._folders):
+            if folder == paths.done:
+                self._list_claims()  # after what is claimable, and before what has ended
+            for file in self.tree.each(folder):
+                name = task_of(file)
+                if not name:
+                    if folder != paths.pending or file not in ("first", "last"):
+                        self._stray(folder, file)
+                elif self._is_mine(name):
+                    self._seen[name] = self._seen.get(name, 0) | 1 << bit
+
+    def _list_claims(self) -> None:
+        folder = self.tree.paths.running
+        for file in self.tree.fs.listdir(folder):
+            claimed = parse_claim(file)
+            if claimed is None:
+                self._stray(folder, file)
+            elif self._is_mine(claimed[0]):
+                self._claims.setdefault(claimed[0], []).append(f"{folder}/{file}")
 
     def _stray(self, folder: str, file: str) -> None:
+        if self._part:
+            return
         path = f"{folder}/{file}"
-        # NFS keeps removed files that are still open under such names until they are closed.
-        report = self._notice if file.startswith(".nfs") else self._fault
+        # NFS keeps removed files that are still open under such names until they are closed, and
+        # an init that was cut short leaves its probe.
+        report = self._notice if file.startswith((".nfs", ".probe-")) else self._fault
         report("stray_file", file, path, f"{path} is no task record of this folder")
 
     def _check_presence(self, name: str) -> None:
-        found = self._paths_of.get(name, [])
+        found = self._paths_of(name)
         if not found and self.tree.locate(name) is not None:
             return
         if len(found) > 1:
@@ -156,7 +209,8 @@ class _Scan:
     def _check_record(self, name: str, path: str) -> None:
         tree = self.tree
         try:
-            record = tree.read(path)
+            data, facts = tree.read_with_facts(path)
+            record = parse(data)
         except FileNotFoundError:
             return
         except (OSError, FleetError) as error:
@@ -167,17 +221,16 @@ class _Scan:
             self._fault("wrong_name", name, path, detail)
         if name not in self.names and not tree.fs.exists(tree.paths.name(name)):
             self._fault("name_missing", name, path, f"{path} has no entry in names/")
-        elif not self._same_identity(name, path, record):
+        elif not self._same_identity(name, facts, record):
             self._fault("identity_differs", name, path, f"names/{name} belongs to another record")
         if record.damaged:
             detail = f"{path} has {record.damaged} history lines that cannot be read"
             self._notice("damaged_history", name, path, detail)
         self._check_history(name, path, record)
 
-    def _same_identity(self, name: str, path: str, record: Record) -> bool:
+    def _same_identity(self, name: str, facts: os.stat_result, record: Record) -> bool:
         try:
             link = self.tree.fs.lstat(self.tree.paths.name(name))
-            facts = self.tree.fs.lstat(path)
             if (link.st_dev, link.st_ino) == (facts.st_dev, facts.st_ino):
                 return True
             return not stat.S_ISREG(link.st_mode) and holder_id(self.tree, name) == record.id
@@ -194,9 +247,9 @@ class _Scan:
         if any(line.outcome is Outcome.COMPLETED for line in attempts[:-1]):
             self._fault("ran_after_completion", name, path, f"{path} ran again after completing")
 
-    def _check_temporary(self) -> None:
+    def _check_temporary(self, temporary: set[str]) -> None:
         tree = self.tree
-        for record_id in sorted(self._temporary):
+        for record_id in sorted(temporary):
             path = tree.paths.temporary(record_id)
             try:
                 record = tree.read(path)
@@ -214,13 +267,16 @@ class _Scan:
                 self._notice("lost_temporary", record.spec.name, path, detail)
 
     def _check_logs(self) -> None:
-        for file in self.tree.fs.listdir(self.tree.paths.logs):
+        for file in self.tree.each(self.tree.paths.logs):
             parsed = parse_log(file)
             path = f"{self.tree.paths.logs}/{file}"
             if parsed is None:
-                self._notice("stray_file", file, path, f"{path} is no attempt's log")
-            elif parsed[0] not in self.names and not self.tree.fs.exists(
-                self.tree.paths.name(parsed[0])
+                if self._part == 0:
+                    self._notice("stray_file", file, path, f"{path} is no attempt's log")
+            elif (
+                self._is_mine(parsed[0])
+                and parsed[0] not in self.names
+                and not self.tree.fs.exists(self.tree.paths.name(parsed[0]))
             ):
                 self._fault("log_without_task", parsed[0], path, f"{path} belongs to no task")
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from fleetcraft.errors import DataError, UnsafeSpoolError
 from fleetcraft.identity import Owner
@@ -28,10 +29,10 @@ from fleetcraft.spool.tree import SpoolTree
 
 _APPEND_TRIES = 3
 _APPEND_PAUSE_S = 0.2
+_STATES = {"done": State.DONE, "failed": State.FAILED}
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """A task that this owner holds.
 
     ``record`` is as last read; ``problem`` says why it cannot be run, for a record that cannot be
@@ -47,16 +48,14 @@ class Claim:
     raw: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """A record as read before the claim: its bytes and what they say."""
 
     raw: bytes
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True):
     """How a claim was closed.
 
     Attributes:
@@ -301,7 +300,7 @@ def destination_path(tree: SpoolTree, name: str, lane: Lane, line: HistoryLine) 
     """The path that a closing line sends the record to."""
     if line.to == "pending":
         return tree.paths.pending_record(name, lane)
-    return tree.paths.finished_record(name, State(line.to))
+    return tree.paths.finished_record(name, _STATES[line.to])
 
 
 def put_back(tree: SpoolTree, held: Claim) -> bool:

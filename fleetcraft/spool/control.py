@@ -17,8 +17,8 @@ from fleetcraft.identity import Owner, this_host
 from fleetcraft.layout import State
 from fleetcraft.spool import leases
 from fleetcraft.spool.claims import claim, close_own
-from fleetcraft.spool.dependencies import Promoter
 from fleetcraft.spool.enqueue import complete_publication
+from fleetcraft.spool.promotion import Promoter
 from fleetcraft.spool.record import HistoryLine, Outcome
 from fleetcraft.spool.tree import Location, SpoolTree
 
@@ -196,7 +196,7 @@ def _marker_text(text: str) -> str:
         said = json.loads(text)
         reason = f": {said['reason']}" if said.get("reason") else ""
         return f"written by {said['by']} at {said['at']}{reason}"
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return f"written by hand{': ' + text[:200] if text else ''}"
 
 

@@ -130,6 +130,8 @@ def parse_directives(lines: list[str], *, project_dir: str, command: str) -> tup
     Raises:
         DataError: A directive is unknown, repeated, missing or has a bad value.
     """
+    if "\0" in project_dir or any("\0" in line for line in lines):
+        raise DataError("the header holds a NUL byte, which no path or word can")
     record_id = ""
     fields: dict[str, Any] = {}
     for line in lines:

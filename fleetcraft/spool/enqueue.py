@@ -26,6 +26,7 @@ from fleetcraft.spool.tree import SpoolTree, unreadable
 # What link(2) says where hard links do not exist (some FUSE, SMB and object mounts).
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _RECORD_MODE = 0o700
+_LOOKS_AT_MOST = 5_000
 
 
 class Published(StrEnum):
@@ -94,7 +95,8 @@ def enqueue_batch(
     """Publishes many tasks durably: all are written and named before the first becomes visible.
 
     One ``syncfs`` replaces two forced writes a task. A glob among the dependencies therefore sees
-    the whole batch. Cost grows linearly: five file operations a task.
+    the whole batch. Cost grows linearly: five file operations a task, one more for each of up to
+    5,000 tasks, or else one listing of ``names/``.
 
     Args:
         tree: The spool.
@@ -113,13 +115,15 @@ def enqueue_batch(
     _refuse_undeclared(tree, specs)
     report = BatchReport()
     drafts, begun = _sorted_out(tree, specs, report, if_absent=if_absent)
+    named: list[_Draft] = []
+    nameless = list(reversed(drafts))
     try:
         for count, draft in enumerate(drafts, 1):
             tree.fs.create(draft.temporary, draft.data, mode=_RECORD_MODE)
             if count % 1000 == 0:
                 progress(count)
-        named: list[_Draft] = []
-        for draft in drafts:
+        while nameless:
+            draft = nameless.pop()  # before its name is tried: a link that fails may be done
             (named if _take_name(tree, draft) else begun).append(draft)
         tree.fs.sync_mount(tree.paths.root)
         for draft in named:
@@ -127,6 +131,7 @@ def enqueue_batch(
         for draft in begun:
             _settle_or_note(tree, draft, report, if_absent=if_absent)
     except OSError as error:
+        _discard(tree, nameless)
         raise _not_enqueued(f"{len(drafts)} tasks", error) from error
     report.enqueued = len(named)
     progress(len(drafts))
@@ -177,6 +182,13 @@ def _draft(tree: SpoolTree, spec: TaskSpec) -> _Draft:
     record_id = new_record_id()
     data = compose(spec, record_id)
     return _Draft(spec, parse(data), data, tree.paths.temporary(record_id))
+
+
+def _discard(tree: SpoolTree, drafts: Iterable[_Draft]) -> None:
+    """Removes drafts whose names were not tried: on a full disk they would keep others from it."""
+    for draft in drafts:
+        with contextlib.suppress(OSError):
+            tree.fs.unlink(draft.temporary)
 
 
 def _take_name(tree: SpoolTree, draft: _Draft) -> bool:
@@ -265,7 +277,7 @@ def _sorted_out(
     only after every name of this batch is taken: a glob must see the whole batch this time too.
     """
     try:
-        present = set(tree.fs.listdir(tree.paths.names))
+        present = _present(tree, specs)
         free: list[_Draft] = []
         begun: list[_Draft] = []
         for spec in specs:
@@ -279,6 +291,18 @@ def _sorted_out(
     except OSError as error:
         raise unreadable(tree.paths.names, error) from error
     return free, begun
+
+
+def _present(tree: SpoolTree, specs: Sequence[TaskSpec]) -> set[str]:
+    """Which of the names are taken: looked at one by one, or listed for a large batch.
+
+    So a small batch costs the same however many names there are, and a large one keeps no names
+    but its own.
+    """
+    names = {spec.name for spec in specs}
+    if len(names) <= _LOOKS_AT_MOST:
+        return {name for name in names if tree.fs.exists(tree.paths.name(name))}
+    return {name for batch in tree.fs.scan(tree.paths.names) for name in names.intersection(batch)}
 
 
 def _was_cut_short(tree: SpoolTree, draft: _Draft) -> bool:

@@ -182,7 +182,7 @@ def read_grid(tree: SpoolTree, digest: str) -> FrozenGrid:
         )
     try:
         grid = msgspec.json.decode(data, type=_GridFile)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise DataError(f"{path} is no frozen grid: {error}", path=path) from error
     if grid.schema != SCHEMA:
         raise DataError(f"{path} is {grid.schema!r}, expected {SCHEMA!r}", path=path)

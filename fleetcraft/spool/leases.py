@@ -144,9 +144,16 @@ def read(tree: SpoolTree, lease_name: str) -> Lease | None:
 
 def read_all(tree: SpoolTree) -> list[Lease]:
     """Every lease of the spool, in name order; unreadable ones are left out."""
+    return list(each(tree))
+
+
+def each(tree: SpoolTree) -> Iterator[Lease]:
+    """Like `read_all`, read one by one, for who looks for one and may stop there."""
     names = sorted(name for name in tree.fs.listdir(tree.paths.workers) if name.endswith(".json"))
-    leases = (read(tree, name[: -len(".json")]) for name in names)
-    return [lease for lease in leases if lease is not None]
+    for name in names:
+        lease = read(tree, name[: -len(".json")])
+        if lease is not None:
+            yield lease
 
 
 def lives_here(lease: Lease, here: HostId) -> bool | None:

@@ -7,8 +7,9 @@ layout can add.
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fleetcraft.errors import BadNameError, UsageError
 
@@ -62,8 +63,36 @@ def matches(pattern: str, names: Iterable[str], *, but: str) -> list[str]:
     return [name for name in names if match(name) and name != but]
 
 
+def first_in_order(
+    batches: Iterable[Sequence[str]], limit: int, *, after: str = ""
+) -> tuple[list[str], int]:
+    """The first names in name order, sorted, and how many names there are.
+
+    Holds little more than twice as many as it returns, however many there are.
+
+    Args:
+        batches: The names, in any order.
+        limit: At most so many are returned.
+        after: Names up to this one are left out and not counted.
+    """
+    kept: list[str] = []
+    total = 0
+    bound = ""
+    for batch in batches:
+        some = [name for name in batch if name > after] if after else batch
+        total += len(some)
+        kept += [name for name in some if name < bound] if bound else some
+        if len(kept) > 2 * limit:
+            kept.sort()
+            del kept[limit:]
+            bound = kept[-1] if kept else "\0"
+    kept.sort()
+    return kept[:limit], total
+
+
 def near(name: str, names: Iterable[str], *, limit: int = 3) -> list[str]:
     """Names close to a mistyped one, nearest first."""
     import difflib  # only on the error path: difflib costs more to import than the rest together
 
-    return difflib.get_close_matches(name, list(names)[:20_000], n=limit, cutoff=0.75)
+    some = list(itertools.islice(names, 20_000))
+    return difflib.get_close_matches(name, some, n=limit, cutoff=0.75)

@@ -3,22 +3,29 @@
 Name order inside a lane. A worker lists once and takes every W-th name from its own index; when
 its stride is spent it lists again, and only when a stride yields nothing does it walk the whole
 list from its own offset. Invariant: the cost of the next candidate does not grow with the number
-pending, apart from one listing a stride.
+pending, apart from one listing a stride; and what a fleet lists in a second does not grow with the
+number of its workers.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
 from enum import Enum, auto
 
+import msgspec
+
 from fleetcraft.layout import Lane
+from fleetcraft.spool.names import first_in_order
 from fleetcraft.spool.tree import SpoolTree
 
 _FIRST_LANE_EVERY_S = 2.0
 _LISTING_DUTY = 50  # a listing may take one fiftieth of the time, however long the list
 _RELIST_AFTER_MISSES = 8
+_NAMES_PER_S = 250_000
+_LISTINGS_PER_S = 1_000
+_WINDOW = 50_000
+_LEAST_STRIDE = 50
 
 
 class _Phase(Enum):
@@ -27,8 +34,7 @@ class _Phase(Enum):
     WHOLE = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A pending task as listed: it may be gone by now."""
 
     name: str
@@ -106,12 +112,12 @@ class Queue:
     def _look_at_clock(self) -> None:
         now = time.monotonic()
         if now >= self._list_first_at:
-            every_s = max(_FIRST_LANE_EVERY_S, _LISTING_DUTY * self._first.listing_s)
+            every_s = self._first.pause_s(_FIRST_LANE_EVERY_S)
             self._list_first_at = now + every_s * random.uniform(0.8, 1.2)
             self._first.start_over()
         if now >= self._list_plain_at:
             # So that a name enqueued later but earlier in order does not wait for the whole stride.
-            every_s = max(2 * _FIRST_LANE_EVERY_S, _LISTING_DUTY * self._plain.listing_s)
+            every_s = self._plain.pause_s(2 * _FIRST_LANE_EVERY_S)
             self._list_plain_at = now + every_s * random.uniform(0.8, 1.2)
             if self._plain.yielded:
                 self._plain.relist()
@@ -130,7 +136,22 @@ class _Lane:
         self._phase = _Phase.FRESH
         self.yielded = False
         self.misses = 0
-        self.listing_s = 0.0
+        self._listing_s = 0.0
+        self._listed = 0
+        # What a worker keeps of a list: the beginning, so long that its stride is worth a listing.
+        # A walk in vain goes on behind it.
+        self._window = max(_WINDOW, _LEAST_STRIDE * count)
+        self._last = ""
+        self._goes_on = False
+
+    def pause_s(self, least_s: float) -> float:
+        """Seconds between two listings that nothing but the clock asks for.
+
+        They take at most a fiftieth of a worker's time, however long the list, and of all workers
+        together at most a thousand listings and 250,000 names in a second, however many they are.
+        """
+        crowd_s = self._count * max(1 / _LISTINGS_PER_S, self._listed / _NAMES_PER_S)
+        return max(least_s, _LISTING_DUTY * self._listing_s, crowd_s)
 
     @property
     def under_way(self) -> bool:
@@ -166,14 +187,24 @@ class _Lane:
         self._phase = _Phase.FRESH
         self.yielded = False
 
+    def _list(self, after: str) -> list[str]:
+        """The names behind one, in order, as many as are kept."""
+        listed = self._tree.scan_records(self._folder)
+        names, total = first_in_order(listed, self._window, after=after)
+        self._listed = max(total, self._listed if after else 0)
+        self._goes_on = total > len(names)
+        self._last = names[-1] if names else ""
+        return names
+
     def _list_again(self) -> bool:
         """Lists the lane for the next phase of the pass; False when the pass is over."""
-        if self._phase is _Phase.WHOLE and not self.yielded:
+        onward = self._phase is _Phase.WHOLE and not self.yielded
+        if onward and not self._goes_on:
             return False
-        whole = self._phase is _Phase.STRIDE and not self.yielded
+        whole = onward or (self._phase is _Phase.STRIDE and not self.yielded)
         started = time.monotonic()
-        names = sorted(self._tree.records(self._folder))
-        self.listing_s = time.monotonic() - started
+        names = self._list(self._last if onward else "")
+        self._listing_s = time.monotonic() - started
         self.yielded = False
         self.misses = 0
         mine = names[self._index % self._count :: self._count]

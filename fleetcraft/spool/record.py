@@ -46,6 +46,8 @@ class Outcome(StrEnum):
     LAUNCH_FAILED = "launch_failed"
 
 
+_COMPLETED = Outcome.COMPLETED  # asked for once a task; of the class it is a call of Python (3.11)
+
 SPENDING = frozenset(
     {
         Outcome.FAILED,
@@ -219,7 +221,7 @@ def destination(record: Record, outcome: Outcome) -> Destination:
 
     Source: the rules of docs/spool-format.md, "Finish".
     """
-    if outcome is Outcome.COMPLETED:
+    if outcome is _COMPLETED:
         return "done"
     if outcome is Outcome.CANCELLED:
         return "failed"

@@ -126,17 +126,21 @@ def recover(
     *,
     stop_survivors: StopSurvivors | None = None,
     but_launches: Collection[str] = (),
+    read_lease: Callable[[SpoolTree, Owner], Lease | None] | None = None,
     dry_run: bool = False,
 ) -> RecoveryReport:
     """One pass over ``running/``.
 
-    Costs one listing, and a lease, an append and a rename for each claim of a gone owner.
+    Costs one listing, a lease for each owner, and an append and a rename for each claim of a gone
+    one.
 
     Args:
         tree: The spool.
         ask: Says whether an owner is alive, gone or unknown.
         stop_survivors: Stops what a gone owner's attempt left running on this host.
         but_launches: Launches whose claims are passed over: the caller's own.
+        read_lease: How an owner's lease is read, by default from its file; see
+            `RememberedLeases`.
         dry_run: Only say what would be done.
     """
     work = _Pass(tree, stop_survivors, dry_run=dry_run)
@@ -145,13 +149,63 @@ def recover(
         if owner.launch in but_launches:
             continue
         if owner.lease_name not in seen:
-            seen[owner.lease_name] = leases.read(tree, owner.lease_name)
+            seen[owner.lease_name] = (read_lease or _read_lease)(tree, owner)
         lease = seen[owner.lease_name]
         try:
             work.judge(name, owner, lease, ask(owner, lease))
         except (OSError, FleetError) as error:
             work.leave(name, owner, describe_problem(error))
     return work.report
+
+
+def _read_lease(tree: SpoolTree, owner: Owner) -> Lease | None:
+    return leases.read(tree, owner.lease_name)
+
+
+class RememberedLeases:
+    """Leases for a watcher that judges by this machine alone, and passes again and again.
+
+    Where and as which process a launch runs never changes, so a lease is read once. And not all at
+    once: when a fleet of ten thousand starts, each would read all the others'. Those of this host's
+    own workers and of earlier starts in this place of the job are read at any rate, of the others a
+    few each pass; the rest count as unknown until then.
+
+    Args:
+        place: Job and rank of the watcher.
+        here: This machine.
+        a_pass: At most so many leases of others are read in one pass.
+    """
+
+    def __init__(
+        self, place: tuple[str, str], here: HostId | None = None, a_pass: int = 64
+    ) -> None:
+        self._place = place
+        self._local_job = (here or this_host()).local_job
+        self._a_pass = a_pass
+        self._left = a_pass
+        self._known: dict[str, Lease] = {}
+        self._met: set[str] = set()
+
+    def begin_pass(self) -> None:
+        """A pass begins: further leases may be read; launches that were not met are forgotten."""
+        self._left = self._a_pass
+        self._known = {name: lease for name, lease in self._known.items() if name in self._met}
+        self._met = set()
+
+    def read(self, tree: SpoolTree, owner: Owner) -> Lease | None:
+        """The lease of an owner; None when there is none, or when its turn has not come."""
+        name = owner.lease_name
+        self._met.add(name)
+        if name in self._known:
+            return self._known[name]
+        if owner.job != self._local_job and (owner.job, owner.rank) != self._place:
+            if self._left <= 0:
+                return None
+            self._left -= 1
+        lease = leases.read(tree, name)
+        if lease is not None:
+            self._known[name] = lease
+        return lease
 
 
 class _Pass:

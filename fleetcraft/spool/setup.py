@@ -13,8 +13,10 @@ import os
 from dataclasses import dataclass
 
 from fleetcraft.errors import SpoolError
+from fleetcraft.files import NO_HARD_LINKS
 from fleetcraft.identity import new_record_id
 from fleetcraft.spool.tree import SpoolTree, unreadable
+from fleetcraft.trust import make_folders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ def set_up(tree: SpoolTree) -> SetupReport:
 def _make_parent(folder: str) -> None:
     parent = os.path.dirname(folder)
     try:
-        os.makedirs(parent, mode=0o700, exist_ok=True)
+        make_folders(parent)
     except FileExistsError:  # a file is in the way
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), parent) from None
 
@@ -67,31 +69,59 @@ def _probe(tree: SpoolTree) -> bool:
         tree.paths.done, tree.paths.failed,
     ]  # fmt: skip
     file = f".probe-{new_record_id()}"
-    here = f"{folders[0]}/{file}"
+    here = there = f"{folders[0]}/{file}"
     try:
         tree.fs.create(here, b"probe\n")
         hard_links = _probe_link(tree, here, f"{tree.paths.names}/{file}")
         for folder in [*folders[1:], folders[0]]:
             there = f"{folder}/{file}"
-            tree.fs.rename_new(here, there)
+            _probe_move(tree, here, there)
             here = there
     except OSError as error:
         raise SpoolError(
-            f"the file system cannot hold a spool: moving a file to {error.filename2 or here} "
-            f"failed ({error.strerror or error}); no task can be enqueued here",
-            hint="choose a folder on one mount without a quota boundary between its folders",
+            f"the file system cannot hold a spool: {_attempted(error, there)} failed "
+            f"({error.strerror or error}); no task can be enqueued here",
+            hint=_hint(error),
             path=tree.paths.root,
         ) from error
     finally:
-        with contextlib.suppress(OSError):
-            tree.fs.unlink(here)
+        # Both: a move that was reported as failed may have been done.
+        for path in {here, there}:
+            with contextlib.suppress(OSError):
+                tree.fs.unlink(path)
     return hard_links
 
 
 def _probe_link(tree: SpoolTree, source: str, name: str) -> bool:
+    """Whether there are hard links; an error that says something else is raised."""
     try:
         tree.fs.link(source, name)
-    except OSError:
-        return False
-    tree.fs.unlink(name)
+    except OSError as error:
+        if error.errno in NO_HARD_LINKS:
+            return False
+        # The server may have done what it reported as failed.
+        if not tree.fs.exists(name):
+            raise
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            tree.fs.unlink(name)
     return True
+
+
+def _probe_move(tree: SpoolTree, here: str, there: str) -> None:
+    if not tree.move(here, there) and not tree.fs.exists(there):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), here, None, there)
+
+
+def _attempted(error: OSError, there: str) -> str:
+    if error.filename2 is None:
+        return f"making a file at {error.filename or there}"
+    return f"moving a file to {error.filename2}"
+
+
+def _hint(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free space or quota, or inodes (df -h, df -i), then init again"
+    if error.errno == errno.EXDEV:
+        return "choose a folder on one mount without a quota boundary between its folders"
+    return "choose another mount; fleetcraft doctor tries what this one can do"

@@ -161,7 +161,7 @@ def from_jsonl(
             else:
                 values = msgspec.json.decode(line, type=dict[str, Any])
                 yield _from_template(name, command, {"n": number, **values}, base)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise UsageError(
                 f"line {line_number} is no task: {error}; nothing was enqueued",
                 hint='write {"name": "a", "command": "echo hi", "after": ["b"], "timeout": '

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 import msgspec
 
@@ -22,7 +23,7 @@ from fleetcraft.errors import (
 )
 from fleetcraft.files import FileSystem
 from fleetcraft.identity import Owner
-from fleetcraft.layout import LANES, Lane, SpoolPaths, State, parse_claim, task_of
+from fleetcraft.layout import LANES, Lane, SpoolPaths, State, parse_claim, tasks_of
 from fleetcraft.spool.names import near
 from fleetcraft.spool.record import Record, parse
 
@@ -78,19 +79,22 @@ class SpoolTree:
         return self
 
     def refuse_open_parent(self) -> None:
-        """Refuses a spool whose parent folder everybody can write, unless only owners may move.
+        """Refuses a spool in or below a folder that everybody can write, if anybody may move it.
+
+        Looked at are the folder of the scratch tree and the one that holds it.
 
         Raises:
             UnsafeSpoolError: Anybody could put another spool in its place.
         """
         parent = os.path.dirname(self.paths.root)
-        try:
-            mode = self.fs.lstat(parent).st_mode
-        except OSError as error:
-            raise unreadable(parent, error) from error
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            reason = f"everybody can write it (mode {stat.filemode(mode)})"
-            raise UnsafeSpoolError(parent, f"{reason} and so put another spool in its place")
+        for folder in (parent, os.path.dirname(parent)):
+            try:
+                mode = self.fs.lstat(folder).st_mode
+            except OSError as error:
+                raise unreadable(folder, error) from error
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                reason = f"everybody can write it (mode {stat.filemode(mode)})"
+                raise UnsafeSpoolError(folder, f"{reason} and so put another spool in its place")
 
     def _refuse_strangers(self, path: str, facts: os.stat_result) -> None:
         if facts.st_uid != self.uid:
@@ -110,10 +114,14 @@ class SpoolTree:
             FileNotFoundError: It is not there (any more).
             UnsafeSpoolError: Somebody else could have written what would be run.
         """
+        return self.read_with_facts(path)[0]
+
+    def read_with_facts(self, path: str) -> tuple[bytes, os.stat_result]:
+        """Like `read_bytes`, with the facts of exactly the file that was read."""
         data, facts = self.fs.read_with_facts(path)
         if facts.st_uid != self.uid or facts.st_mode & _WRITABLE_BY_OTHERS:
             self._refuse_strangers(path, facts)
-        return data
+        return data, facts
 
     def read(self, path: str) -> Record:
         """One record, parsed.
@@ -125,9 +133,17 @@ class SpoolTree:
         """
         return parse(self.read_bytes(path))
 
+    def each(self, folder: str) -> Iterator[str]:
+        """The names of files in a folder, one by one, of which there may be any number."""
+        return chain.from_iterable(self.fs.scan(folder))
+
     def records(self, folder: str) -> list[str]:
         """Task names of the ``NAME.sh`` files in a folder, unsorted; others are passed over."""
-        return [name for file in self.fs.listdir(folder) if (name := task_of(file)) is not None]
+        return tasks_of(self.fs.listdir(folder))
+
+    def scan_records(self, folder: str) -> Iterator[list[str]]:
+        """Like `records`, some thousand at a time: for folders that may hold any number."""
+        return map(tasks_of, self.fs.scan(folder))
 
     def claims(self) -> list[tuple[str, Owner]]:
         """Every claim in ``running/``, unsorted."""
@@ -150,10 +166,18 @@ class SpoolTree:
         path = self.paths.waiting_record(name)
         if self.fs.exists(path):
             return Location(state=State.WAITING, path=path)
+        # Before `running` is listed, which costs as much as there are workers, and once more after
+        # it, since the task may have ended meanwhile.
+        return self._locate_ended(name) or self._locate_claim(name) or self._locate_ended(name)
+
+    def _locate_claim(self, name: str) -> Location | None:
         for claimed, owner in self.claims():
             if claimed == name:
                 path = self.paths.claim(name, owner)
                 return Location(state=State.RUNNING, path=path, owner=owner)
+        return None
+
+    def _locate_ended(self, name: str) -> Location | None:
         for state in (State.DONE, State.FAILED):
             path = self.paths.finished_record(name, state)
             if self.fs.exists(path):
@@ -172,7 +196,7 @@ class SpoolTree:
             if location is not None:
                 return location
         if not self.fs.exists(self.paths.name(name)):
-            raise NoSuchTaskError(name, near(name, self.fs.listdir(self.paths.names)))
+            raise NoSuchTaskError(name, near(name, self.each(self.paths.names)))
         raise SpoolError(
             f"task {name!r} has its name but its record is in no folder: its enqueue was cut short",
             hint="enqueue it again, or fleetcraft check --repair",

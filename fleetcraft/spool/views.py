@@ -16,9 +16,11 @@ from fleetcraft.spool import leases
 from fleetcraft.spool.control import read_markers
 from fleetcraft.spool.dependencies import Blocked, blocked_tasks
 from fleetcraft.spool.leases import Lease
-from fleetcraft.spool.names import near
+from fleetcraft.spool.names import first_in_order, near
 from fleetcraft.spool.record import HistoryLine, Record, closing_lines
 from fleetcraft.spool.tree import Location, SpoolTree
+
+_LOOKS_AT_MOST = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,8 @@ class StatusView:
         workers: Leases of launches that have not left.
         blocked: Waiting tasks with what blocks them; ``blocked_left_out`` were not read.
         cycles: Waiting tasks that wait for one another.
-        failed: Names of failed tasks, newest first; ``failed_left_out`` are not listed.
+        failed: Names of failed tasks, newest first; ``failed_left_out`` are not listed, and
+            ``failed_not_dated`` of those were not even looked at, so they may be newer.
         running: Claims, as task and owner; ``running_left_out`` are not listed.
     """
 
@@ -83,6 +86,7 @@ class StatusView:
     cycles: list[list[str]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     failed_left_out: int = 0
+    failed_not_dated: int = 0
     running: list[tuple[str, Owner]] = field(default_factory=list)
     running_left_out: int = 0
 
@@ -90,69 +94,120 @@ class StatusView:
 def counts(tree: SpoolTree) -> dict[str, int]:
     """Tasks by state: one listing a folder. A task that moves meanwhile may be seen twice or not.
 
+    Counts names as they come and keeps none.
+
     Returns:
         Every state by name, also those that are empty.
     """
-    pending = sum(len(tree.records(tree.paths.lane(lane))) for lane in LANES)
     return {
-        State.WAITING.value: len(tree.records(tree.paths.waiting)),
-        State.PENDING.value: pending,
+        State.WAITING.value: _count(tree, tree.paths.waiting),
+        State.PENDING.value: sum(_count(tree, tree.paths.lane(lane)) for lane in LANES),
         State.RUNNING.value: len(tree.claims()),
-        State.DONE.value: len(tree.records(tree.paths.done)),
-        State.FAILED.value: len(tree.records(tree.paths.failed)),
+        State.DONE.value: _count(tree, tree.paths.done),
+        State.FAILED.value: _count(tree, tree.paths.failed),
     }
+
+
+def _count(tree: SpoolTree, folder: str) -> int:
+    return sum(map(len, tree.scan_records(folder)))
 
 
 def status(tree: SpoolTree, *, limit: int = 20, read_limit: int = 2000) -> StatusView:
     """The spool at a glance.
 
-    Costs one listing a folder, a read for each waiting task up to ``read_limit``, and a look at
-    each failed one.
+    Costs one listing a folder and, up to ``read_limit`` of each, a read for each waiting task, a
+    few looks for each of its dependencies, and one for each failed task. Memory does not grow with
+    the spool, unless waiting tasks have globs that match much of it.
 
     Args:
         tree: The spool.
         limit: At most so many failed, running and blocked tasks are named.
-        read_limit: At most so many waiting tasks are read to find out who blocks them.
+        read_limit: At most so many waiting tasks are read to find out who blocks them, and so many
+            failed ones looked at to find out which are the newest.
     """
     paths = tree.paths
-    listed = {
-        State.DONE: set(tree.records(paths.done)),
-        State.FAILED: set(tree.records(paths.failed)),
-        State.WAITING: set(tree.records(paths.waiting)),
-    }
-    lanes = {lane.value or "plain": tree.records(paths.lane(lane)) for lane in LANES}
+    lanes = {lane.value or "plain": _count(tree, paths.lane(lane)) for lane in LANES}
+    waiting, done = _count(tree, paths.waiting), _count(tree, paths.done)
     claims = sorted(tree.claims(), key=lambda claim: claim[0])
-    pending = {name for names in lanes.values() for name in names}
-    running = {name for name, _ in claims}
-
-    def state_of(name: str) -> str:
-        for state, names in ((State.PENDING, pending), (State.RUNNING, running), *listed.items()):
-            if name in names:
-                return state.value
-        return ""
-
-    blocked, cycles, unread = blocked_tasks(tree, state_of, limit=read_limit)
-    failed = _newest_first(tree, sorted(listed[State.FAILED]))
+    states = _States(tree, {name for name, _ in claims})
+    blocked, cycles, unread = (
+        blocked_tasks(tree, states.of, limit=read_limit) if waiting else ([], [], 0)
+    )
+    dated, failed_count = first_in_order(tree.scan_records(paths.failed), read_limit)
+    failed = _newest_first(tree, dated)
     return StatusView(
         root=paths.root,
         counts={
-            State.WAITING.value: len(listed[State.WAITING]),
-            State.PENDING.value: len(pending),
+            State.WAITING.value: waiting,
+            State.PENDING.value: sum(lanes.values()),
             State.RUNNING.value: len(claims),
-            State.DONE.value: len(listed[State.DONE]),
-            State.FAILED.value: len(failed),
+            State.DONE.value: done,
+            State.FAILED.value: failed_count,
         },
-        lanes={lane: len(names) for lane, names in lanes.items()},
+        lanes=lanes,
         markers=read_markers(tree),
         workers=_present_workers(tree),
         blocked=blocked[:limit],
         blocked_left_out=max(0, len(blocked) - limit) + unread,
         cycles=cycles,
         failed=failed[:limit],
-        failed_left_out=max(0, len(failed) - limit),
+        failed_left_out=max(0, failed_count - limit),
+        failed_not_dated=failed_count - len(dated),
         running=claims[:limit],
         running_left_out=max(0, len(claims) - limit),
     )
+
+
+class _States:
+    """The states of tasks that others wait for: looked at one by one, or listed if they are many.
+
+    Args:
+        tree: The spool.
+        running: Every task that is claimed.
+    """
+
+    def __init__(self, tree: SpoolTree, running: set[str]) -> None:
+        self._tree = tree
+        self._running = running
+        self._known: dict[str, str] = {}
+        self._listed: dict[str, str] | None = None
+
+    def of(self, name: str) -> str:
+        """The state; empty for a task that is nowhere."""
+        if self._listed is not None:
+            return self._listed.get(name, "")
+        if name not in self._known:
+            if len(self._known) >= _LOOKS_AT_MOST:
+                self._listed = self._list()
+                return self.of(name)
+            self._known[name] = self._look(name)
+        return self._known[name]
+
+    def _look(self, name: str) -> str:
+        if name in self._running:
+            return State.RUNNING.value
+        paths, exists = self._tree.paths, self._tree.fs.exists
+        # What waiting tasks wait for is pending or done, mostly.
+        if any(exists(paths.pending_record(name, lane)) for lane in LANES):
+            return State.PENDING.value
+        if exists(paths.finished_record(name, State.DONE)):
+            return State.DONE.value
+        if exists(paths.finished_record(name, State.FAILED)):
+            return State.FAILED.value
+        return State.WAITING.value if exists(paths.waiting_record(name)) else ""
+
+    def _list(self) -> dict[str, str]:
+        paths = self._tree.paths
+        folders = [(State.FAILED, paths.failed), (State.DONE, paths.done)]
+        folders += [(State.WAITING, paths.waiting)]
+        folders += [(State.PENDING, paths.lane(lane)) for lane in LANES]
+        listed = {
+            name: state.value
+            for state, folder in folders
+            for names in self._tree.scan_records(folder)
+            for name in names
+        }
+        return listed | dict.fromkeys(self._running, State.RUNNING.value)
 
 
 def _newest_first(tree: SpoolTree, names: list[str]) -> list[str]:
@@ -204,7 +259,7 @@ def _read_settled(tree: SpoolTree, name: str) -> tuple[Location, Record]:
             return location, tree.read(location.path)
         except FileNotFoundError:
             continue
-    raise NoSuchTaskError(name, near(name, tree.fs.listdir(tree.paths.names)))
+    raise NoSuchTaskError(name, near(name, tree.each(tree.paths.names)))
 
 
 def _blocker_of(tree: SpoolTree, name: str) -> Blocked | None:

@@ -64,6 +64,7 @@ def status_shape(
         "running_left_out": view.running_left_out,
         "failed": [_failure(item) for item in failures],
         "failed_left_out": view.failed_left_out,
+        "failed_not_dated": view.failed_not_dated,
         "blocked": [
             {"name": b.task, "blocker": b.blocker, "blocker_state": b.blocker_state}
             for b in view.blocked
@@ -172,6 +173,10 @@ def _running(view: StatusView, running: Sequence[Running], paint: Paint, width: 
 def _failed(view: StatusView, failures: Sequence[Failure], paint: Paint, width: int | None) -> str:
     rows = [[item.name, *_why(item)] for item in failures]
     lines = [table(rows, width=width), *left_out(view.failed_left_out)]
+    if view.failed_not_dated:
+        lines.append(
+            f"  of these, {view.failed_not_dated} may be newer: so many were not looked at"
+        )
     if rows:
         lines.append("  fleetcraft logs NAME shows why, fleetcraft retry NAME puts it back")
     return _section("failed, newest first", lines, paint)

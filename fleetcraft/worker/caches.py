@@ -29,6 +29,7 @@ from fleetcraft.caches.scope import (
 from fleetcraft.errors import SpoolError
 from fleetcraft.layout.caches import LocalCachePaths
 from fleetcraft.spool.tree import describe_problem
+from fleetcraft.trust import make_folders
 
 if TYPE_CHECKING:
     from fleetcraft.spool.claims import Claim
@@ -149,7 +150,7 @@ class TaskCaches:
             OSError: No lock can be had there.
         """
         folder = os.path.dirname(self._paths.inductor(""))
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_folders(folder)
         for number in range(_PLACES):
             place = f"{self._host}-{number}"
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

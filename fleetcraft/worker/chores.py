@@ -13,9 +13,16 @@ from dataclasses import dataclass
 from fleetcraft.errors import FleetError
 from fleetcraft.identity import Owner
 from fleetcraft.spool.control import read_markers
-from fleetcraft.spool.dependencies import Promoter
 from fleetcraft.spool.leases import Lease
-from fleetcraft.spool.recovery import AskOwner, Liveness, Verdict, ask_this_machine, recover
+from fleetcraft.spool.promotion import Promoter
+from fleetcraft.spool.recovery import (
+    AskOwner,
+    Liveness,
+    RememberedLeases,
+    Verdict,
+    ask_this_machine,
+    recover,
+)
 from fleetcraft.spool.tree import SpoolTree, describe_problem
 from fleetcraft.worker.depth import DepthNotes
 from fleetcraft.worker.limits import Walltime
@@ -23,8 +30,8 @@ from fleetcraft.worker.pack import OuterTask
 from fleetcraft.worker.survivors import stop_survivors
 
 _RECOVER_EVERY_S = 60.0
-_PROMOTE_EVERY_S = 2.0
-_DUTY = 50
+_RECOVER_CROWD = 1_000
+_RECOVER_SELDOM = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,9 @@ class Chores:
 
     Args:
         tree: The spool.
-        launch: The worker's own launch.
+        lease: The worker's own.
+        rank: The worker's place among those that share the spool.
+        ranks: How many those are; many of them look after it more seldom, each.
         held: Gives the tokens of the claims that the worker holds now.
         markers_every_s: Pause between looks at the markers.
         walltime: What is left of the allocation.
@@ -53,7 +62,9 @@ class Chores:
         self,
         tree: SpoolTree,
         *,
-        launch: str,
+        lease: Lease,
+        rank: int = 0,
+        ranks: int = 1,
         held: Callable[[], set[str]],
         markers_every_s: float,
         walltime: Walltime,
@@ -62,18 +73,21 @@ class Chores:
         outer: OuterTask | None = None,
     ) -> None:
         self._tree = tree
-        self._launch = launch
+        self._launch = lease.launch
+        self._leases = RememberedLeases((lease.job, lease.rank))
+        crowd = min(_RECOVER_SELDOM, max(1.0, ranks / _RECOVER_CROWD))
+        self._recover_every_s = _RECOVER_EVERY_S * crowd
         self._held = held
         self._markers_every_s = markers_every_s
         self._walltime = walltime
         self._depth = depth
         self._note = note
         self._outer = outer
-        self._promoter = Promoter(tree)
+        self._promoter = Promoter(tree, rank, ranks)
         self._next_markers = 0.0
         self._next_promote = 0.0
         # The first pass comes soon: an earlier fleet may have left claims behind.
-        self._next_recover = time.monotonic() + _RECOVER_EVERY_S * random.uniform(0.0, 0.1)
+        self._next_recover = time.monotonic() + self._recover_every_s * random.uniform(0.0, 0.1)
 
     def due_at(self, *, leaving: bool) -> float:
         """The monotonic time of the next chore."""
@@ -124,13 +138,19 @@ class Chores:
         now = time.monotonic()
         self._depth.look_if_due()
         if now >= self._next_recover:
-            self._next_recover = now + _RECOVER_EVERY_S * random.uniform(0.8, 1.2)
+            self._next_recover = now + self._recover_every_s * random.uniform(0.8, 1.2)
             self._recover()
         return self.promote() if now >= self._next_promote else False
 
     def _recover(self) -> None:
         try:
-            report = recover(self._tree, self._asker(), stop_survivors=stop_survivors)
+            self._leases.begin_pass()
+            report = recover(
+                self._tree,
+                self._asker(),
+                stop_survivors=stop_survivors,
+                read_lease=self._leases.read,
+            )
         except OSError as error:
             self._note(f"the recovery pass failed: {describe_problem(error)}")
             return
@@ -154,15 +174,19 @@ class Chores:
         return ask
 
     def promote(self) -> bool:
-        """Promotes what is ready, now; says whether tasks became claimable."""
+        """Promotes what is ready, now; says whether tasks became claimable.
+
+        Of many workers each keeps its pauses: all of them together look often enough.
+        """
         started = time.monotonic()
+        if self._promoter.is_one_of_many and started < self._next_promote:
+            return False
         promoted: list[str] = []
         try:
             promoted = self._promoter.refresh()
         except (OSError, FleetError) as error:
             self._note(f"waiting tasks cannot be promoted: {describe_problem(error)}")
         now = time.monotonic()
-        # However many wait, looking at them takes at most a fiftieth of the time.
-        pause_s = max(_PROMOTE_EVERY_S, _DUTY * (now - started))
+        pause_s = self._promoter.pause_s(now - started)
         self._next_promote = now + pause_s * random.uniform(0.8, 1.2)
         return bool(promoted)

@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from fleetcraft.worker.batches import Batches
 
 _FOREVER = float("inf")
+_LAST = Lane.LAST
 _ERROR_PAUSE_S = 30.0
 # A link, a folder, a name too long for a claim: no record, and none later. Other errors, such as
 # ESTALE or EIO of a mount that is away for a while, say nothing about the task.
+_ERRORS_OF_ONE_FILE = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EFBIG, errno.ENXIO})
+"""Its name is too long; it is no regular file; it is far too large. The spool itself is well."""
 _ERRORS_THAT_STAY = frozenset(
-    {errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
+    {errno.ELOOP, errno.EISDIR, errno.EACCES, errno.EPERM, *_ERRORS_OF_ONE_FILE}
 )
 
 
@@ -170,7 +173,7 @@ class Claimer:
 
     def _is_undeclared(self, known: Known, candidate: Candidate) -> bool:
         """Whether the grid that binds lane ``last`` keeps this task out; it is then left alone."""
-        if Lane.LAST not in (candidate.lane, known.record.spec.lane):
+        if _LAST is not candidate.lane and _LAST is not known.record.spec.lane:
             return False
         why = self._last_lane.objection(known.record)
         if why:
@@ -188,7 +191,7 @@ class Claimer:
             self.refuse(candidate.name, error)
             return None
         except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
+            if error.errno not in _ERRORS_OF_ONE_FILE:
                 raise
             self.refuse(candidate.name, error)
             return None

@@ -81,7 +81,7 @@ class Diary:
                 "task": task,
                 "attempt": line.attempt,
                 "claim": line.claim,
-                "outcome": line.outcome.value,
+                "outcome": f"{line.outcome}",
                 "to": line.to,
                 "exit_code": line.exit_code,
                 "wall_s": line.wall_s,

@@ -136,7 +136,7 @@ class Eligibility:
         now = time.monotonic()
         if now - self._others_asked >= _HOSTS_EVERY_S:
             self._others_asked = now
-            self._others = any(self._lives(lease) for lease in leases.read_all(self._tree))
+            self._others = any(self._lives(lease) for lease in leases.each(self._tree))
         return self._others
 
     def _lives(self, lease: leases.Lease) -> bool:

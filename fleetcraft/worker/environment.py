@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 
 from fleetcraft.batch_table.records import TABLE_VARIABLE, VARIABLES
 from fleetcraft.errors import DataError, SpoolError
-from fleetcraft.files import require_private_folder
 from fleetcraft.identity import sha256_hex
 from fleetcraft.layout import forwards_folder
 from fleetcraft.spool.directives import TaskSpec
 from fleetcraft.spool.tree import describe_problem
+from fleetcraft.trust import make_folders, require_private_folder
 from fleetcraft.worker.pack import GRACE_VARIABLE
 from fleetcraft.worker.settings import WorkerSettings
 
@@ -68,7 +68,7 @@ def room_for_reports(settings: WorkerSettings, note: Callable[[str], None]) -> s
     if not telemetry_dir:
         return ""
     try:
-        os.makedirs(os.path.dirname(telemetry_dir), mode=0o700, exist_ok=True)
+        make_folders(os.path.dirname(telemetry_dir))
         for folder in (telemetry_dir, forwards_folder(telemetry_dir)):
             require_private_folder(folder)
     except (OSError, SpoolError) as error:

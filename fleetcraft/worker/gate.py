@@ -13,9 +13,9 @@ import os
 import time
 
 from fleetcraft.errors import TryAgainLaterError
-from fleetcraft.files import node_local_folder
 from fleetcraft.identity import sha256_hex, this_host
 from fleetcraft.process import GATE_FD
+from fleetcraft.trust import node_local_folder
 
 _PACK_PAUSE_S = 0.05
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
 import threading
 from collections.abc import Callable
 
@@ -77,6 +78,8 @@ class Heartbeat:
         self._stop.set()
 
     def _run(self) -> None:
+        # A child that ends while the main thread blocks signals would else wake this one for it.
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         while not self._stop.wait(self._lease.interval_s * random.uniform(0.9, 1.0)):
             self._beat()
 

@@ -13,6 +13,7 @@ from fleetcraft.spool.record import Outcome
 _FAILURES = frozenset(
     {Outcome.FAILED, Outcome.LAUNCH_FAILED, Outcome.INCOMPLETE, Outcome.OUT_OF_MEMORY}
 )
+_COMPLETED = Outcome.COMPLETED
 _MAX_MARGIN_S = 120.0
 _FINISH_TIME_S = 20.0
 
@@ -88,10 +89,10 @@ class NodeFitness:
 
     def note(self, task: str, outcome: Outcome, wall_s: float) -> None:
         """Counts one ended attempt; a completed or slowly failed one starts the count anew."""
-        if outcome in _FAILURES and wall_s < self._fast_s:
-            self._failed[task] = None
-        elif outcome is Outcome.COMPLETED or outcome in _FAILURES:
+        if outcome is _COMPLETED or (outcome in _FAILURES and wall_s >= self._fast_s):
             self._failed.clear()
+        elif outcome in _FAILURES:
+            self._failed[task] = None
 
     @property
     def unfit(self) -> bool:

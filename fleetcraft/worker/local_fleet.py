@@ -12,8 +12,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +23,7 @@ from fleetcraft.spool.recovery import ask_this_machine, recover
 from fleetcraft.spool.tree import SpoolTree, describe_problem
 from fleetcraft.spool.views import counts
 from fleetcraft.worker.diary import OnEvent
+from fleetcraft.worker.member_process import MemberProcess, fork, may_fork, start_afresh
 from fleetcraft.worker.settings import LocalRunReport, WorkerExit, WorkerSettings
 from fleetcraft.worker.survivors import stop_survivors
 from fleetcraft.worker.telemetry_logger import TelemetryLogger
@@ -38,7 +37,7 @@ _LOGGER_AFTER_S = 1.0
 @dataclass(kw_only=True)
 class _Member:
     index: int
-    process: subprocess.Popen[bytes]
+    process: MemberProcess
     buffer: bytes = b""
     launch: str = ""
     idle: bool = False
@@ -70,7 +69,9 @@ class _Count:
             self.retried += 1
 
 
-def run_local(settings: WorkerSettings, workers: int, on_event: OnEvent) -> LocalRunReport:
+def run_local(
+    settings: WorkerSettings, workers: int, on_event: OnEvent, *, forks: bool = False
+) -> LocalRunReport:
     """Runs workers on this machine until nothing is claimable and none holds a task.
 
     They die with this process. A worker that dies is replaced, at most five times.
@@ -80,20 +81,29 @@ def run_local(settings: WorkerSettings, workers: int, on_event: OnEvent) -> Loca
         workers: How many.
         on_event: Told of every worker's events, with its index as ``worker``; what its telemetry
             logger has to say is a note without it.
+        forks: Whether this process is small and of our own making, so that workers may be forked
+            from it while it has one thread: they start in a moment then.
 
     Raises:
         SpoolError: There is no spool, it is not safe, or a DRAIN or STOP marker stands.
     """
     tree = SpoolTree(settings.spool_dir).check_safe()
     refuse_markers(tree)
-    return _LocalFleet(tree, settings, workers, on_event).run()
+    return _LocalFleet(tree, settings, workers, on_event, forks=forks).run()
 
 
 class _LocalFleet:
     def __init__(
-        self, tree: SpoolTree, settings: WorkerSettings, workers: int, on_event: OnEvent
+        self,
+        tree: SpoolTree,
+        settings: WorkerSettings,
+        workers: int,
+        on_event: OnEvent,
+        *,
+        forks: bool,
     ) -> None:
         self._tree = tree
+        self._forks = forks
         heartbeat_s = min(settings.heartbeat_s, _HEARTBEAT_LIMIT_S)
         self._settings = replace(settings, ranks=workers, heartbeat_s=heartbeat_s)
         self._on_event = on_event
@@ -148,14 +158,12 @@ class _LocalFleet:
 
     def _start(self, index: int, restarts: int = 0) -> _Member:
         settings = replace(self._settings, rank=index, telemetry_interval_s=0.0)
-        command = [
-            sys.executable, "-m", "fleetcraft.worker.member",
-            msgspec.json.encode(settings).decode(), str(os.getpid()),
-        ]  # fmt: skip
-        # A session of its own: Ctrl-C reaches the workers through this process, once.
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
+        if self._forks and may_fork():
+            from fleetcraft.worker.member import run_member
+
+            process = fork(settings, run_member)
+        else:
+            process = start_afresh(settings)
         if self._signal:
             process.terminate()  # it came while this one was not yet among those who are told
         return _Member(index=index, process=process, restarts=restarts)

@@ -14,6 +14,7 @@ import signal
 import time
 
 from fleetcraft.gpu.nvml import count_gpus
+from fleetcraft.layout import LANES
 from fleetcraft.spool import leases
 from fleetcraft.spool.control import refuse_markers
 from fleetcraft.spool.queue import Queue
@@ -35,12 +36,13 @@ from fleetcraft.worker.settings import WorkerExit, WorkerReport, WorkerSettings
 from fleetcraft.worker.slots import close_slots, count_slots, held_tokens, make_slots
 from fleetcraft.worker.telemetry_logger import TelemetryLogger
 from fleetcraft.worker.tending import Tender, Words
-from fleetcraft.worker.wakeup import CaughtSignals, Wakeup
+from fleetcraft.worker.wakeup import Arrivals, CaughtSignals, Wakeup
 
 _GATE_FIRST_S = 0.05
 _GATE_LIMIT_S = 0.5
 _IDLE_FIRST_S = 0.05
 _DUTY = 20
+_ARRIVALS_PAUSE_S = 0.01
 
 
 def run_worker(settings: WorkerSettings, on_event: OnEvent) -> WorkerReport:
@@ -82,6 +84,8 @@ class Worker:
     def __init__(self, settings: WorkerSettings, on_event: OnEvent) -> None:
         settings, outer = fit_into_outer(settings, os.environ)
         self._settings = settings
+        # Of very many each looks more seldom: all together look five hundred times a second.
+        self.idle_limit_s = max(self.idle_limit_s, settings.ranks / 500)
         self.tree = SpoolTree(settings.spool_dir).check_safe()
         gpus = count_slots(settings.slots)
         self.lease = leases.new_lease(
@@ -102,7 +106,9 @@ class Worker:
         self._walltime = Walltime(settings.walltime_s, settings.drain_margin_s)
         self._chores = Chores(
             self.tree,
-            launch=self.lease.launch,
+            lease=self.lease,
+            rank=settings.rank,
+            ranks=max(1, settings.ranks),
             held=lambda: held_tokens(self._slots),
             # Every few seconds at most, whatever the heartbeat: the mount has to answer.
             markers_every_s=max(0.5, min(5.0, settings.heartbeat_s / 6)),
@@ -145,6 +151,7 @@ class Worker:
         self._idle_pause_s = _IDLE_FIRST_S
         self._gate_pause_s = _GATE_FIRST_S
         self._next_poll = self._quiet_until = 0.0
+        self._arrivals = Arrivals([self.tree.paths.lane(lane) for lane in LANES])
 
     # -- the loop
 
@@ -180,6 +187,7 @@ class Worker:
         self._tender.close()
         self._telemetry.end()
         self._diary.close()
+        self._arrivals.close()
         self._wakeup.close()
 
     def leave(self, reason: str, code: int = WorkerExit.LEFT, *, quiet: bool = False) -> None:
@@ -216,8 +224,8 @@ class Worker:
         ):
             return
         self._obey_signal()
-        self._obey_heartbeat()
-        self._obey_timeouts()
+        self._tender.obey_heartbeat()
+        self._tender.obey_timeouts()
         order = self._chores.look_at_limits()
         if order is not None and order.interrupt:
             self.interrupt(order.reason, WorkerExit.LEFT)
@@ -246,29 +254,6 @@ class Worker:
             self._signals.await_one()
         self._obey_signal()
 
-    def _obey_heartbeat(self) -> None:
-        beat = self._heartbeat
-        if not (beat.vanished or beat.cancelled):
-            return
-        for slot in self._slots:
-            name = slot.attempt.held.name if slot.attempt else ""
-            if name in beat.vanished:
-                self._tender.stop(
-                    slot, StopReason.RECOVERED, "its claim was taken from this worker"
-                )
-            elif name in beat.cancelled:
-                self._tender.stop(slot, StopReason.CANCELLED, "cancelled while it ran")
-
-    def _obey_timeouts(self) -> None:
-        now = time.monotonic()
-        for slot in self._slots:
-            attempt = slot.attempt
-            if attempt is not None and attempt.deadline is not None and now >= attempt.deadline:
-                limit_s = attempt.held.record.spec.timeout_s
-                self._tender.stop(
-                    slot, StopReason.TIMEOUT, f"stopped after its timeout of {limit_s} s"
-                )
-
     # -- claims
 
     def _fill(self) -> None:
@@ -296,6 +281,7 @@ class Worker:
                 self._gate_pause_s = min(_GATE_LIMIT_S, self._gate_pause_s * 1.3)
                 break
             self._gate_pause_s = _GATE_FIRST_S
+            self._arrivals.rest()
             self._idle_pause_s = _IDLE_FIRST_S
             self._idle_since = now
             self._tender.begin(slot, taken)
@@ -332,6 +318,8 @@ class Worker:
         # A long look on a slow mount is followed by a longer pause.
         pause_s = max(self._idle_pause_s, _DUTY * looked_s)
         self._next_poll = now + pause_s * random.uniform(0.7, 1.3)
+        # Also word of a new task does not make it look more often than it can afford.
+        self._arrivals.rest(now + max(_ARRIVALS_PAUSE_S, _DUTY * looked_s))
         self._idle_pause_s = min(self.idle_limit_s, self._idle_pause_s * 1.5)
         if not self._tender.busy:
             self.on_idle()
@@ -364,9 +352,12 @@ class Worker:
         fds = [self._wakeup.read_fd, *self.extra_fds(), *self._telemetry.fds()]
         listened = [s for s in self._slots if s.attempt is not None or not self._leaving]
         fds += [fd for slot in listened if (fd := slot.runner.fileno()) is not None]
+        fds += self._arrivals.fds(self._next_poll) if listened else []
         ready, _, _ = select.select(fds, [], [], wait_s)
         if self._wakeup.read_fd in ready:
             self._wakeup.clear()
+        if (look_at := self._arrivals.heard(ready)) is not None:
+            self._next_poll = look_at
         for slot in self._slots:
             # A keeper without a task has nothing to say but that it ends.
             if slot.attempt is None and slot.runner.fileno() in ready:

@@ -1,8 +1,8 @@
 """A worker of a local fleet: it tells its parent what it does, and leaves when it is told to.
 
-Started by `local_fleet` with its settings as JSON on the command line. Events go to stdout as JSON
-lines; ``look`` on stdin asks it to look for tasks at once, ``leave`` (with a reason, if that is not
-that all is done) or the end to leave.
+Forked by `local_fleet`, or started with its settings as JSON on the command line. Events go to
+stdout as JSON lines; ``look`` on stdin asks it to look for tasks at once, ``leave`` (with a reason,
+if that is not that all is done) or the end to leave.
 Invariant: a member does not outlive its parent.
 """
 
@@ -114,10 +114,15 @@ class Teller:
 
 
 def main() -> None:
-    """Runs one member until it leaves."""
+    """Runs one member until it leaves, as its command line says."""
     settings = msgspec.json.decode(sys.argv[1], type=WorkerSettings)
-    if not die_with_parent(int(sys.argv[2]), signal.SIGTERM):
-        raise SystemExit(WorkerExit.TERMINATED)
+    raise SystemExit(run_member(settings, int(sys.argv[2])))
+
+
+def run_member(settings: WorkerSettings, parent_pid: int) -> int:
+    """Runs one member until it leaves; returns its exit code."""
+    if not die_with_parent(parent_pid, signal.SIGTERM):
+        return WorkerExit.TERMINATED
     teller = Teller()
     try:
         member = Member(settings, teller)
@@ -130,10 +135,10 @@ def main() -> None:
     except FleetError as error:
         teller.tell({"event": "refused", "text": error.message, "hint": error.hint})
         teller.flush()
-        raise SystemExit(error.exit_code) from None
+        return error.exit_code
     teller.tell({"event": "leave", "reason": report.reason, "exit_code": report.exit_code})
     teller.flush()
-    raise SystemExit(report.exit_code)
+    return report.exit_code
 
 
 def _spare_the_collector() -> None:

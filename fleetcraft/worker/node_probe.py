@@ -198,7 +198,7 @@ class _Question:
         self._out.seek(0)
         try:
             return msgspec.json.decode(self._out.read(), type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return {"error": self._last_words()}
 
     def _last_words(self) -> str:

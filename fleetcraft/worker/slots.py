@@ -237,7 +237,7 @@ def count_slots(text: str) -> list[str]:
                 hint="check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --slots N",
             )
         return gpus
-    if not text.isdecimal() or not 1 <= int(text) <= MAX_SLOTS:
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MAX_SLOTS:
         raise UsageError(
             f"bad number of slots {text!r}: expected 1 to {MAX_SLOTS}, or gpu", slots=text
         )

@@ -7,6 +7,7 @@ or still there for recovery.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -217,7 +218,8 @@ class Tender:
             return
         line = closed.line
         self._fitness.note(name, line.outcome, line.wall_s or 0.0)
-        self.outcomes[line.outcome.value] = self.outcomes.get(line.outcome.value, 0) + 1
+        kind = f"{line.outcome}"  # a member's .value is four calls of Python (3.11)
+        self.outcomes[kind] = self.outcomes.get(kind, 0) + 1
         if line.to == "done":
             self._task_done(name)
         if self._fitness.unfit:
@@ -226,6 +228,27 @@ class Tender:
                 f"within {self._settings.node_failure_s:g} s; this node may be broken",
                 WorkerExit.NODE_UNFIT,
             )
+
+    def obey_heartbeat(self) -> None:
+        """Stops tasks whose claim is gone or which somebody wants cancelled."""
+        beat = self._heartbeat
+        if not (beat.vanished or beat.cancelled):
+            return
+        for slot in self._slots:
+            name = slot.attempt.held.name if slot.attempt else ""
+            if name in beat.vanished:
+                self.stop(slot, StopReason.RECOVERED, "its claim was taken from this worker")
+            elif name in beat.cancelled:
+                self.stop(slot, StopReason.CANCELLED, "cancelled while it ran")
+
+    def obey_timeouts(self) -> None:
+        """Stops tasks that have run for as long as they may."""
+        now = time.monotonic()
+        for slot in self._slots:
+            attempt = slot.attempt
+            if attempt is not None and attempt.deadline is not None and now >= attempt.deadline:
+                limit_s = attempt.held.record.spec.timeout_s
+                self.stop(slot, StopReason.TIMEOUT, f"stopped after its timeout of {limit_s} s")
 
     def stop(self, slot: Slot, reason: StopReason, detail: str) -> None:
         """Stops what runs in a slot, once, and files it when it has ended."""

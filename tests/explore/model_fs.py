@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fleetcraft.files import FileSystem
@@ -325,6 +325,9 @@ class ModelFS(FileSystem):
 
     def listdir(self, path: str) -> list[str]:
         return list(self.ask("listdir", path))
+
+    def scan(self, path: str) -> Iterator[list[str]]:
+        return iter([self.listdir(path)])
 
     def exists(self, path: str) -> bool:
         return bool(self.ask("exists", path))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fleetcraft.layout import Lane, State
+from fleetcraft.spool import check as examination
 from fleetcraft.spool.check import CheckReport, check
 from fleetcraft.spool.record import HistoryLine, Outcome, write_history
 from fleetcraft.spool.tree import SpoolTree
@@ -205,16 +207,16 @@ def test_a_task_that_moves_between_the_scans_is_no_fault(
     publish(tree, "t")
     os.link(tree.find("t").path, tree.paths.finished_record("t", State.DONE))
     listings = 0
-    real = tree.fs.listdir
+    real = tree.fs.scan
 
-    def listdir(path: str) -> list[str]:
+    def scan(path: str) -> Iterator[list[str]]:
         nonlocal listings
         listings += path == tree.paths.waiting
         if listings == 2 and os.path.exists(tree.paths.pending_record("t", Lane.PLAIN)):
             os.unlink(tree.paths.pending_record("t", Lane.PLAIN))
         return real(path)
 
-    monkeypatch.setattr(tree.fs, "listdir", listdir)
+    monkeypatch.setattr(tree.fs, "scan", scan)
     assert check(tree).ok
     assert listings == 2
 
@@ -231,3 +233,26 @@ def test_a_damaged_identity_folder_is_found(any_tree: SpoolTree) -> None:  # noq
         shutil.rmtree(name)
         os.mkdir(name)
     assert kinds(check(any_tree)) == [("identity_differs", "t")]
+
+
+def test_the_probe_of_an_init_that_was_cut_short_is_no_fault(tree: SpoolTree) -> None:
+    for folder in (tree.paths.names, tree.paths.pending, tree.paths.done):
+        tree.fs.create(f"{folder}/.probe-0123456789ab", b"probe\n")
+    report = check(tree)
+    assert report.ok
+    assert report.tasks == 0
+
+
+def test_a_large_spool_is_examined_in_parts_and_each_fault_is_told_once(
+    tree: SpoolTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(20):
+        publish(tree, f"t{n}")
+    os.link(tree.find("t3").path, tree.paths.finished_record("t3", State.DONE))
+    os.unlink(tree.paths.name("t11"))
+    Path(tree.paths.done, "stray").touch()
+    whole = check(tree)
+    monkeypatch.setattr(examination, "_AT_A_TIME", 6)
+    parts = check(tree)
+    assert sorted(kinds(parts)) == sorted(kinds(whole))
+    assert (parts.tasks, len(whole.faults)) == (whole.tasks, 3)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from fleetcraft.errors import UsageError
 from fleetcraft.layout import Lane, State
-from fleetcraft.spool.dependencies import Promoter, blocked_tasks, refuse_cycles
+from fleetcraft.spool.dependencies import blocked_tasks, refuse_cycles
 from fleetcraft.spool.enqueue import enqueue_batch
+from fleetcraft.spool.promotion import Promoter
 from fleetcraft.spool.record import Outcome
 from fleetcraft.spool.tree import SpoolTree
 from tests.crash.operations import QuickFS

@@ -232,3 +232,88 @@ def test_a_full_disk_is_an_error_that_says_so_and_leaves_no_task(tree: SpoolTree
     assert "enqueue the same again" in refused.value.hint
     assert os.listdir(tree.paths.names) == []
     assert enqueue(tree, spec("t")) is Published.ENQUEUED
+
+
+class FailsAt(QuickFS):
+    """Fails at the n-th call of one method, and performs it or not."""
+
+    def __init__(self, method: str, at: int, *, performed: bool = False) -> None:
+        super().__init__()
+        self._method = method
+        self._left = at
+        self._performed = performed
+
+    def _fails(self, method: str) -> bool:
+        self._left -= method == self._method
+        return method == self._method and self._left == 0
+
+    def create(self, path: str, data: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+        if self._fails("create"):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        super().create(path, data, mode=mode)
+
+    def link(self, source: str, destination: str) -> None:
+        if self._fails("link"):
+            if self._performed:
+                super().link(source, destination)
+            raise OSError(errno.EIO, "Input/output error", source)
+        super().link(source, destination)
+
+    def exists(self, path: str) -> bool:
+        if self._performed and self._left == 0 and "/names/" in path:
+            raise OSError(errno.EIO, "Input/output error", path)
+        return super().exists(path)
+
+
+def test_a_batch_that_finds_the_disk_full_takes_no_room_itself(tree: SpoolTree) -> None:
+    full = SpoolTree(tree.paths.root, FailsAt("create", 3))
+    with pytest.raises(SpoolError, match="No space left"):
+        enqueue_batch(full, [spec(name) for name in "abcd"])
+    assert tree.fs.listdir(tree.paths.tmp) == []
+    assert tree.fs.listdir(tree.paths.names) == []
+    assert enqueue_batch(tree, [spec(name) for name in "abcd"]).enqueued == 4
+
+
+@pytest.mark.parametrize("performed", [False, True])
+def test_a_batch_that_is_cut_off_while_it_takes_names_keeps_what_may_have_one(
+    tree: SpoolTree, performed: bool
+) -> None:
+    tasks = [spec(name) for name in "abcd"]
+    ailing = SpoolTree(tree.paths.root, FailsAt("link", 2, performed=performed))
+    if performed:  # found to be done when it is looked for
+        assert enqueue_batch(ailing, tasks).enqueued == 4
+        return
+    with pytest.raises(SpoolError):
+        enqueue_batch(ailing, tasks)
+    assert tree.fs.listdir(tree.paths.names) == ["a"]
+    assert len(tree.fs.listdir(tree.paths.tmp)) == 2, "a, and b whose link was reported as failed"
+    report = enqueue_batch(tree, tasks, if_absent=True)
+    assert report.enqueued + report.completed == 4
+
+
+@pytest.mark.parametrize("performed", [False, True])
+def test_a_probe_does_not_take_a_failure_for_a_mount_without_links(
+    tree: SpoolTree, performed: bool
+) -> None:
+    ailing = SpoolTree(tree.paths.root, FailsAt("link", 1, performed=performed))
+    ailing.fs.exists = tree.fs.exists  # type: ignore[method-assign]
+    if performed:
+        assert set_up(ailing).hard_links
+    else:
+        with pytest.raises(SpoolError, match="cannot hold a spool"):
+            set_up(ailing)
+    assert tree.fs.listdir(tree.paths.names) == tree.fs.listdir(tree.paths.tmp) == []
+
+
+class Lies(QuickFS):
+    """Reports every rename as failed that it has done."""
+
+    def rename_new(self, source: str, destination: str) -> None:
+        super().rename_new(source, destination)
+        raise FileNotFoundError(errno.ENOENT, "No such file", source, None, destination)
+
+
+def test_a_probe_believes_what_it_sees_and_leaves_nothing(tree: SpoolTree) -> None:
+    assert set_up(SpoolTree(tree.paths.root, Lies())).hard_links
+    for folder in tree.paths.folders():
+        assert not [file for file in tree.fs.listdir(folder) if file.startswith(".probe-")]

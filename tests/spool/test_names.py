@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from fleetcraft.errors import BadNameError, UsageError
 from fleetcraft.identity import OWNER_MAX_BYTES, Owner
 from fleetcraft.layout import SpoolPaths, parse_claim, parse_log, task_of
-from fleetcraft.spool.names import NAME_MAX_BYTES, check_dependency, check_name, matches, near
+from fleetcraft.spool.names import (
+    NAME_MAX_BYTES,
+    check_dependency,
+    check_name,
+    first_in_order,
+    matches,
+    near,
+)
 from fleetcraft.units import MAX_DURATION_S, format_clock, parse_duration_s
 from tests.spool.strategies import owners, raw_text, task_names
 
@@ -150,3 +157,15 @@ def test_durations_are_read_as_slurm_and_people_write_them(text: str, seconds: i
 def test_a_time_that_is_no_usable_duration_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a usable duration"):
         parse_duration_s(text)
+
+
+@given(
+    st.lists(st.lists(st.text("abc", min_size=1, max_size=3), max_size=9), max_size=9),
+    st.integers(0, 12),
+    st.sampled_from(["", "b", "cc"]),
+)
+def test_the_first_names_are_those_of_the_sorted_list(
+    batches: list[list[str]], limit: int, after: str
+) -> None:
+    whole = sorted(name for batch in batches for name in batch if name > after)
+    assert first_in_order(batches, limit, after=after) == (whole[:limit], len(whole))

@@ -16,7 +16,14 @@ from fleetcraft.spool import claims, leases
 from fleetcraft.spool.check import check
 from fleetcraft.spool.leases import Lease
 from fleetcraft.spool.record import LOST_LIMIT, HistoryLine, Outcome, closing_lines, write_history
-from fleetcraft.spool.recovery import AskOwner, Liveness, Verdict, ask_this_machine, recover
+from fleetcraft.spool.recovery import (
+    AskOwner,
+    Liveness,
+    RememberedLeases,
+    Verdict,
+    ask_this_machine,
+    recover,
+)
 from fleetcraft.spool.tree import SpoolTree
 from tests.crash.operations import QuickFS
 from tests.spool.acts import end, publish, record_of, state_of, take
@@ -359,3 +366,27 @@ def test_a_line_that_another_process_tore_leaves_the_claim_as_it_is(tree: SpoolT
     assert "cannot be read back" in report.reason
     assert recover(tree, gone).recovered == 1
     assert claims.first_line_of(Path(tree.find("t").path).read_bytes(), "none") is None
+
+
+def test_a_watcher_reads_the_lease_of_another_host_once_and_few_of_them_in_a_pass(
+    tree: SpoolTree,
+) -> None:
+    # Arrange: five launches of a job on other hosts, and an earlier start of this very worker.
+    launches = []
+    for rank in ("1", "2", "3", "4", "5", "0"):
+        lease = leases.new_lease(rank=rank, interval_s=30.0)
+        lease.job, lease.host = "77", f"n{rank}"
+        leases.publish(tree, lease)
+        launches.append(lease)
+    owners = [Owner("77", lease.rank, "0", f"{lease.launch}-1") for lease in launches]
+    remembered = RememberedLeases(("77", "0"), a_pass=2)
+
+    def look() -> list[str]:
+        remembered.begin_pass()
+        return [found.rank for owner in owners if (found := remembered.read(tree, owner))]
+
+    # Act and assert
+    assert look() == ["1", "2", "0"]
+    os.unlink(tree.paths.lease(launches[0].name))  # read once, it is not read again
+    assert look() == ["1", "2", "3", "4", "0"]
+    assert look() == ["1", "2", "3", "4", "5", "0"]

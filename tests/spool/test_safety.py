@@ -13,7 +13,7 @@ from fleetcraft.layout import State
 from fleetcraft.spool.check import check
 from fleetcraft.spool.claims import claim
 from fleetcraft.spool.control import Canceller
-from fleetcraft.spool.dependencies import Promoter
+from fleetcraft.spool.promotion import Promoter
 from fleetcraft.spool.store import Spool
 from fleetcraft.spool.tree import SpoolTree
 from tests.spool.acts import new_owner, publish, run, state_of

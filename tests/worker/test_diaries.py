@@ -163,7 +163,7 @@ def test_an_own_claim_that_no_slot_runs_is_put_back_by_the_worker_itself(site: S
     chores = Chores(
         tree,
         depth=quiet,
-        launch=lease.launch,
+        lease=lease,
         held=lambda: {f"{lease.launch}-0"},
         markers_every_s=1.0,
         walltime=Walltime(None, None),
