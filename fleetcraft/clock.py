@@ -11,6 +11,9 @@ import time
 from datetime import UTC, datetime
 from functools import lru_cache
 
+LAST_S = 253_402_300_799.0
+"""The last whole second of the calendar, 9999-12-31T23:59:59Z, in seconds since 1970."""
+
 
 def now_at() -> datetime:
     """The wall clock as an aware UTC datetime."""

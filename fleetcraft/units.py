@@ -83,7 +83,7 @@ def counted(count: int, noun: str, many: str = "") -> str:
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
-def format_bytes(count: int | None) -> str:
+def format_bytes(count: float | None) -> str:
     """Writes a byte count with a binary unit, ``1.5 MiB``; empty when it was not measured."""
     if count is None:
         return ""

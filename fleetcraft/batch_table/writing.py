@@ -17,6 +17,7 @@ from fleetcraft.batch_table.reading import read_table
 from fleetcraft.batch_table.records import SCHEMA, Table, content, hash_of
 from fleetcraft.errors import DataError, TryAgainLaterError
 from fleetcraft.files import FileSystem, replace_atomically
+from fleetcraft.trust import make_folders
 
 _HEAD = "# The batch table. An edited one is refused; fleetcraft calibrate freeze writes it.\n"
 _HASH_DIGITS = 12
@@ -44,7 +45,7 @@ def write_table(path: str, table: Table, *, replaces: str | None = None) -> str:
         raise DataError("the batch table's hash is not that of its rows; nothing was written")
     path = os.path.realpath(path)
     folder = os.path.dirname(path)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    make_folders(folder)
     with _alone(folder):
         before = _hash_before(path) if os.path.lexists(path) else ""
         if replaces is not None and before != replaces:

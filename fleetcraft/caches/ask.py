@@ -127,6 +127,6 @@ def _read(python: str, answer: bytes) -> Asked:
         paths, versions, problems = msgspec.json.decode(
             answer, type=tuple[dict[Role, str], dict[str, str], dict[str, str]]
         )
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Asked(python=python, answered=False, why=f"its answer cannot be read: {error}")
     return Asked(python=python, answered=True, paths=paths, versions=versions, problems=problems)

@@ -14,10 +14,10 @@ import msgspec
 from fleetcraft.caches.hub import HubFiles, Repo, RepoType, cannot_write
 from fleetcraft.caches.snapshots import FileState, Snapshot
 from fleetcraft.clock import timestamp
-from fleetcraft.files import require_private_folder
 from fleetcraft.identity import new_launch_token, sha256_hex
 from fleetcraft.layout.caches import CachePaths
 from fleetcraft.locks import put_if_absent
+from fleetcraft.trust import require_private_folder
 
 SCHEMA = "fleetcraft.cache_filled/1"
 
@@ -115,7 +115,7 @@ def read_filled(paths: CachePaths, repo: Repo, commit: str) -> tuple[Filled, ...
         return ()
     found = []
     for name in names:
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
+        with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
             data = HubFiles().read(f"{paths.filled}/{name}")
             found.append(msgspec.json.decode(data, type=Filled))
     return tuple(found)

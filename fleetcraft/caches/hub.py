@@ -23,6 +23,7 @@ import msgspec
 from fleetcraft.errors import DataError, SpoolError, UsageError
 from fleetcraft.files import BulkFileSystem, FileSystem
 from fleetcraft.layout.caches import HubPaths, RepoPaths
+from fleetcraft.trust import make_folders
 
 _PART = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -165,8 +166,8 @@ class HubFiles(BulkFileSystem):
     """Copying of large files, with what a hub cache needs besides: links and shared folders."""
 
     def make_shared_folder(self, path: str) -> None:
-        """Makes a folder and those above it that are missing, as the user's umask has it."""
-        os.makedirs(path, exist_ok=True)
+        """Makes a folder and those above it, for the user and, if the umask has it, the group."""
+        make_folders(path, 0o775)
 
     def make_link(self, target: str, path: str) -> None:
         """Makes a symbolic link; FileExistsError where that name is taken."""

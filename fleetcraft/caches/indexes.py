@@ -73,7 +73,7 @@ def _read_index(path: str, real: str, names: AbstractSet[str]) -> Index | None:
         weight_map = msgspec.json.decode(data, type=_Document).weight_map
     except OSError as error:
         return Index(path=path, fault=f"it cannot be read: {error.strerror}")
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return Index(path=path, fault=f"it is no index of weights: {error}")
     if weight_map is None:
         return None

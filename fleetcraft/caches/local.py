@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 
 from fleetcraft.caches.scope import CacheSettings, local_root
-from fleetcraft.files import require_private_folder
+from fleetcraft.trust import make_folders, require_private_folder
 
 
 def require_local_root(environ: Mapping[str, str], settings: CacheSettings) -> str:
@@ -29,6 +29,6 @@ def require_local_root(environ: Mapping[str, str], settings: CacheSettings) -> s
     """
     root = local_root(environ, settings)
     private = os.path.dirname(root)
-    os.makedirs(os.path.dirname(private), exist_ok=True)
+    make_folders(os.path.dirname(private))
     require_private_folder(private)
     return root

@@ -31,10 +31,10 @@ from fleetcraft.caches.snapshots import FileState, Snapshot, SnapshotFile, read_
 from fleetcraft.caches.writing import take_turn
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import DataError, FleetError, UsageError
-from fleetcraft.files import require_private_folder
 from fleetcraft.identity import new_record_id
 from fleetcraft.layout.caches import CachePaths, HubPaths
 from fleetcraft.locks import put_if_absent
+from fleetcraft.trust import require_private_folder
 
 SCHEMA = "fleetcraft.cache_quarantine/1"
 
@@ -168,7 +168,7 @@ def read_quarantine(paths: CachePaths) -> tuple[Quarantined, ...]:
     found = []
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(os.listdir(paths.quarantine)):
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
+            with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
                 data = HubFiles().read(_record_file(paths, name))
                 found.append(msgspec.json.decode(data, type=Quarantined))
     return tuple(sorted(found, key=lambda record: record.at))

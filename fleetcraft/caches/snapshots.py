@@ -364,7 +364,7 @@ def _read_listing(paths: RepoPaths, commit: str) -> dict[str, _Listed] | None:
     try:
         with open(paths.tree(commit), "rb") as file:
             listing = msgspec.json.decode(file.read(_MOST_LISTING_BYTES), type=_Listing)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if listing.format_version != 1 or not all(map(is_safe, listing.files)):
         return None

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 
 from fleetcraft.caches.hub import HubFiles, Repo, cannot_write
-from fleetcraft.files import require_private_folder
 from fleetcraft.identity import this_job_run
 from fleetcraft.layout.caches import HubPaths
 from fleetcraft.locks import GenerationLock, Held, LockHeldError
+from fleetcraft.trust import require_private_folder
 
 _BEAT_S = 5.0
 _FIRST_PAUSE_S = 0.1

@@ -142,7 +142,7 @@ def _evidence(calibration: Calibration) -> tuple[str, ...]:
     data = _read(calibration, path)
     try:
         lies_there = msgspec.json.decode(data, type=Calibration)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refused(calibration, "evidence", f"{path} is no record: {error}") from error
     if msgspec.json.encode(lies_there) != msgspec.json.encode(calibration):
         raise _refused(calibration, "evidence", f"{path} says something else by now")

@@ -24,12 +24,14 @@ from fleetcraft.fleet.launch.plan import Company
 from fleetcraft.fleet.launch.readiness import refuse_strange_setup
 from fleetcraft.fleet.recovery import FleetRecovery
 from fleetcraft.layout import Scratch
+from fleetcraft.process import find_bash
 from fleetcraft.slurm import commands
 from fleetcraft.slurm.allocated import gpus_by_node, gpus_of_steps
 from fleetcraft.slurm.polls import Polls
 from fleetcraft.spool import views
 from fleetcraft.spool.control import refuse_markers
 from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.trust import make_folders
 from fleetcraft.view.text import plural, printable, table
 
 if TYPE_CHECKING:
@@ -82,11 +84,11 @@ def _set_up_first(config: Config) -> None:
     refuse_strange_setup(setup)
     words = [sys.executable, "-P", "-m", "fleetcraft", *sys.argv[1:]]
     script = f'. "$1" || exit 3; export {_SET_UP}="$1"; shift; exec "$@"'
-    os.execvp("bash", ["bash", "-c", script, "bash", setup, *words])
+    os.execv(find_bash(), ["bash", "-c", script, "bash", setup, *words])
 
 
 def _make_logs(config: Config) -> None:
-    os.makedirs(Scratch(config.root).logs, mode=0o700, exist_ok=True)
+    make_folders(Scratch(config.root).logs)
 
 
 def _plan(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import stat
 
 import click
 
@@ -16,8 +15,10 @@ from fleetcraft.cli.output import print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.config import FILE_NAME, SETTINGS
 from fleetcraft.errors import SpoolError
+from fleetcraft.files import FileSystem
 from fleetcraft.spool.setup import SetupReport, set_up
 from fleetcraft.spool.tree import SpoolTree, unreadable
+from fleetcraft.trust import make_folders
 
 _EXAMPLES = """
 fleetcraft --root /scratch/me/fleet init
@@ -51,24 +52,22 @@ def init_command(session: Session) -> None:
 
 def _make_root(root: str) -> bool:
     """Makes the root; returns whether it was missing."""
+    missing = not os.path.lexists(root)
     try:
-        os.makedirs(root, mode=0o700)
+        make_folders(root)
     except FileExistsError:
-        facts = os.stat(root)
-        if not stat.S_ISDIR(facts.st_mode):
-            raise SpoolError(f"cannot use {root}: it is no folder", path=root) from None
-        return False
+        raise SpoolError(f"cannot use {root}: it is no folder", path=root) from None
     except OSError as error:
         raise unreadable(root, error) from error
-    return True
+    return missing
 
 
 def _write_settings(folder: str, root: str) -> str:
     """Writes ``fleet.yaml`` if there is none; returns its path, or "" if there was one."""
     path = os.path.join(folder, FILE_NAME)
     try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(_settings_text(root))
+        # Others may read it; one that they could write would be refused.
+        FileSystem().create(path, _settings_text(root).encode(), mode=0o644)
     except FileExistsError:
         return ""
     except OSError as error:

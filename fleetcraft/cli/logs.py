@@ -11,12 +11,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 import click
 
 from fleetcraft.cli.output import note, print_json
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.errors import SpoolError, UsageError
+from fleetcraft.files import BulkFileSystem
 from fleetcraft.layout import State
 from fleetcraft.spool import views
 from fleetcraft.spool.tree import SpoolTree
@@ -106,9 +108,18 @@ def _no_log(tree: SpoolTree, name: str, attempt: int | None) -> int:
     return 1
 
 
+def _opened(path: str) -> BinaryIO:
+    """A log to read; never a link or a pipe, which no worker makes.
+
+    Raises:
+        OSError: It is none, or cannot be read.
+    """
+    return open(BulkFileSystem().open_source(path), "rb")
+
+
 def _start(path: str, tail: int | None) -> int:
     """Where to begin so that the last lines are printed."""
-    with open(path, "rb") as file:
+    with _opened(path) as file:
         size = file.seek(0, os.SEEK_END)
         lines = _LINES if tail is None else tail
         floor = max(0, size - _BYTES) if tail is None else 0
@@ -136,7 +147,7 @@ def _nth_from_end(block: bytes, count: int) -> int:
 
 
 def _chunks(path: str, start: int) -> Iterator[bytes]:
-    with open(path, "rb") as file:
+    with _opened(path) as file:
         file.seek(start)
         while chunk := file.read(_CHUNK):
             yield chunk

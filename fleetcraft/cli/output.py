@@ -24,13 +24,19 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def print_text(text: str) -> None:
     """Writes a text and a newline to stdout."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(_harmless(text) + "\n")
 
 
 def note(text: str) -> None:
     """Writes a line for people to stderr."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(_harmless(text) + "\n")
     sys.stderr.flush()
+
+
+def _harmless(text: str) -> str:
+    from fleetcraft.view.text import harmless
+
+    return harmless(text)
 
 
 def encode_json(value: Mapping[str, Any]) -> bytes:
@@ -68,9 +74,11 @@ def show_error(error: FleetError, *, as_json: bool) -> None:
         return
     from fleetcraft.view.text import printable
 
-    sys.stderr.write(f"error: {printable(error.message)}\n")
-    if error.hint:
-        sys.stderr.write(f"hint: {printable(error.hint)}\n")
+    # Foreign text in it begins no line of its own, which could pass for a hint of ours.
+    message, hint = (printable(text).replace("\n", "\n  ") for text in (error.message, error.hint))
+    sys.stderr.write(f"error: {message}\n")
+    if hint:
+        sys.stderr.write(f"hint: {hint}\n")
     sys.stderr.flush()
 
 
@@ -154,7 +162,7 @@ class PassingLine:
         """Shows it, at most ten times a second."""
         if self._on and time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + 0.1
-            self._write(f"\r\x1b[K{text}")
+            self._write(f"\r\x1b[K{_harmless(text)}")
 
     def __exit__(
         self,

@@ -240,7 +240,7 @@ class _Renewal:
         return Controller(self._lanes, self._rules, self._outside, self._intents, held=held)
 
     def _make_folders(self) -> None:
-        from fleetcraft.files import require_private_folder
+        from fleetcraft.trust import require_private_folder
 
         scratch = self._scratch
         for folder in (scratch.control, scratch.intents, scratch.locks, self._lock_folder):

@@ -81,10 +81,11 @@ def report_command(
 
     scope = _scope(since, until, window, jobs)
     target = out or ("" if session.json else _NAME)
+    final = ""
     if session.json and target == _STDOUT:
         raise UsageError("-o - and --json both want stdout", hint="fleetcraft report --json")
     if target and target != _STDOUT:
-        _check_target(target)
+        final = _check_target(target)
     with _Progress() as progress:
         report = gather(
             _places(session),
@@ -102,7 +103,7 @@ def report_command(
             hint="fleetcraft status shows the spool; fleetcraft telemetry inspect the telemetry",
             root=report.root,
         )
-    size_bytes = _write(report, target) if target else None
+    size_bytes = _write(report, target, final) if target else None
     if session.json:
         _print_record(report, target)
     elif target != _STDOUT:
@@ -234,22 +235,27 @@ def _time(option: str, text: str) -> float:
 # ---------------------------------------------------------------------------------------- writing
 
 
-def _check_target(target: str) -> None:
+def _check_target(target: str) -> str:
     """Refuses to replace what is no page of ours, and folders that are not there.
+
+    Returns:
+        The page's own path: a link is followed now, and not again when the page is written.
 
     Raises:
         UsageError: The page could not, or must not, be written there.
     """
+    from fleetcraft.files import FileSystem
     from fleetcraft.view.report.page import GENERATOR
 
     folder = os.path.dirname(os.path.abspath(target))
     if not os.path.isdir(folder):
         raise UsageError(f"no folder {folder}; nothing was read", hint=f"mkdir -p {folder}")
+    final = os.path.realpath(target)
     if not os.path.lexists(target):
-        return
+        return final
     head = b""
-    if os.path.isfile(target):
-        with open(target, "rb") as file:
+    if os.path.isfile(final):
+        with open(FileSystem().open_read(final), "rb") as file:
             head = file.read(4096)
     if f'name="generator" content="{GENERATOR}'.encode() not in head:
         raise UsageError(
@@ -257,15 +263,16 @@ def _check_target(target: str) -> None:
             hint="name another file with -o",
             path=target,
         )
+    return final
 
 
-def _write(report: Report, target: str) -> int:
-    """Writes the page; returns its bytes.
+def _write(report: Report, target: str, final: str) -> int:
+    """Writes the page, for its user alone unless the one before was for others; returns its bytes.
 
     Raises:
         SpoolError: It cannot be written; what was there before is still there.
     """
-    from fleetcraft.files import replace_atomically
+    from fleetcraft.files import FileSystem, replace_atomically
     from fleetcraft.identity import new_launch_token
     from fleetcraft.view.report.page import render_report
 
@@ -275,12 +282,9 @@ def _write(report: Report, target: str) -> int:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         return len(data)
-    # A link is followed: what is replaced is the page itself.
-    final = os.path.realpath(target)
     temporary = f"{final}.{new_launch_token()}.tmp"
     try:
-        with open(temporary, "xb") as file:  # never through a link that somebody else put there
-            file.write(data)
+        FileSystem().create(temporary, data, mode=_mode_of(final))
         replace_atomically(temporary, final)
     except OSError as error:
         _remove(temporary)
@@ -290,6 +294,14 @@ def _write(report: Report, target: str) -> int:
             path=target,
         ) from error
     return len(data)
+
+
+def _mode_of(page: str) -> int:
+    """Who may read it: it quotes commands and logs."""
+    try:
+        return os.lstat(page).st_mode & 0o644 | 0o600
+    except OSError:
+        return 0o600
 
 
 def _remove(path: str) -> None:

@@ -147,7 +147,7 @@ def _variable(name: str, fallback: str, *, least: int) -> int:
         text = os.environ.get(variable, "")
         if not text:
             continue
-        if not text.isascii() or not text.isdigit() or int(text) < least:
+        if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < least:
             raise ConfigError(
                 f"{variable} is {text!r}, expected a whole number from {least}",
                 hint=f"the launcher sets {name}; unset it, or give --rank and --ranks",

@@ -378,6 +378,8 @@ def _number(text: str, unit_s: float, *, whole: bool) -> float | int | None:
 def fits(setting: Setting, value: str | float | int | bool) -> bool:
     """Whether a value of the right type is also in range."""
     if isinstance(value, str):
+        if "\0" in value:  # no path, name or word of the system can hold one
+            return False
         return _SLOTS.fullmatch(value) is not None if setting.kind == "slots" else bool(value)
     return math.isfinite(value) and value >= setting.least
 

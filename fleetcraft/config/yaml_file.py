@@ -24,6 +24,7 @@ from fleetcraft.config import (
     wrong_value,
 )
 from fleetcraft.errors import ConfigError, FleetError
+from fleetcraft.trust import stranger
 from fleetcraft.units import parse_duration_s
 
 _CORE = "tag:yaml.org,2002:"
@@ -88,21 +89,28 @@ class _SettingsFile:
     def __init__(self, path: str, *, profile: bool) -> None:
         self._path = path
         self._profile = profile
+        self._shipped = profile and os.path.dirname(path) == _sites_folder()
         self._found: dict[str, Value] = {}
         self._lines: dict[str, int] = {}
 
     def read(self) -> dict[str, Value]:
-        loader = yaml.SafeLoader(self._text())
+        text = self._text()
         try:
-            node = loader.get_single_node()
+            loader = yaml.SafeLoader(text)  # it refuses control characters as it is made
+            try:
+                node = loader.get_single_node()
+            finally:
+                loader.dispose()
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else 1
             raise self._error(line, f"not YAML: {error.problem or error}") from error
+        except yaml.reader.ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            what = f"the character #x{error.character:02x} cannot stand here"
+            raise self._error(line, what, hint="save it as plain text") from error
         except (yaml.YAMLError, RecursionError) as error:
             raise self._error(1, f"not YAML: {error}") from error
-        finally:
-            loader.dispose()
         if node is not None and node.tag != f"{_CORE}null":
             self._walk(node, "")
         return self._found
@@ -112,10 +120,12 @@ class _SettingsFile:
             # O_NONBLOCK so that a FIFO of that name cannot hold every command for ever.
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             with open(fd, "rb") as file:
-                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                facts = os.fstat(fd)
+                if not stat.S_ISREG(facts.st_mode):
                     raise ConfigError(
                         f"cannot read {self._path}: it is no regular file", path=self._path
                     )
+                self._refuse_strangers(facts)
                 data = file.read(_MAX_BYTES + 1)
         except OSError as error:
             raise ConfigError(
@@ -128,6 +138,16 @@ class _SettingsFile:
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             raise self._error(line, "not UTF-8 text") from error
+
+    def _refuse_strangers(self, facts: os.stat_result) -> None:
+        # It names programs and files that are run, and a folder of others may be the current one.
+        why = "" if self._shipped else stranger(facts)
+        if why:
+            raise ConfigError(
+                f"refusing {self._path}: {why}; nothing in it was used",
+                hint=f"chmod go-w {self._path}, or a copy of your own in another --project-dir",
+                path=self._path,
+            )
 
     def _error(self, line: int, problem: str, *, hint: str = "", **facts: object) -> ConfigError:
         return ConfigError(

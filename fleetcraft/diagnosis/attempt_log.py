@@ -18,10 +18,15 @@ _DEVICE_OOM = re.compile(
 )
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    # A pipe that a task put there would hold its worker for ever.
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def device_ran_out(log: str) -> bool:
     """Whether the tail of a log (64 KiB) holds a device's out-of-memory error."""
     try:
-        with open(log, "rb") as file:
+        with open(log, "rb", opener=_without_waiting) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
             return _DEVICE_OOM.search(file.read(_TAIL_BYTES)) is not None

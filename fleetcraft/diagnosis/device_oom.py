@@ -17,7 +17,7 @@ NEIGHBOUR_SHARE = 0.02
 processes and a display server take such amounts on any machine."""
 
 _UNITS = {"byte": 1, "bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_SIZE = r"(?P<{0}>\d+(?:\.\d+)?)\s+(?P<{0}_unit>bytes?|[KMGT]iB)"
+_SIZE = r"(?<![\d.])(?P<{0}>\d{{1,15}}(?:\.\d{{1,15}})?)\s+(?P<{0}_unit>bytes?|[KMGT]iB)"
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -16,7 +16,7 @@ _WORDS = re.compile(
     r"|OpenBLAS blas_thread_init: pthread_create failed[^\n]*"
     r"|av\.error\.BlockingIOError[^\n]*"
     r"|BlockingIOError: \[Errno 11\] [^\n]*"
-    r"|[^\n]*\bfork: (?:retry: )?Resource temporarily unavailable"
+    r"|\bfork: (?:retry: )?Resource temporarily unavailable"
     r"|OMP: Error #34[^\n]*"
     r"|pthread_create(?:\(\))? failed[^\n]*"
     r"|what\(\):\s+Resource temporarily unavailable"
@@ -27,4 +27,10 @@ _MOST_CHARACTERS = 200
 def process_limit_words(text: str) -> str:
     """The first line of a text that tells of a refused process or thread; empty when none does."""
     found = _WORDS.search(text)
-    return found[0].strip()[:_MOST_CHARACTERS] if found else ""
+    if found is None:
+        return ""
+    # The shell's name stands before it. A pattern that began with all that could stand there would
+    # look through a long line once for each of its characters.
+    is_shell = found[0].startswith("fork")
+    begin = text.rfind("\n", 0, found.start()) + 1 if is_shell else found.start()
+    return text[begin : found.end()].strip()[:_MOST_CHARACTERS]

@@ -19,7 +19,7 @@ from fleetcraft.doctor.case import Case
 from fleetcraft.doctor.findings import Finding, advice, ok, unknown, wrong
 from fleetcraft.doctor.mounts import room_on
 from fleetcraft.errors import UnsafeSpoolError
-from fleetcraft.files import node_local_folder
+from fleetcraft.trust import node_local_folder
 from fleetcraft.units import format_bytes
 
 _LEAST = (3, 11)

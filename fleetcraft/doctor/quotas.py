@@ -24,7 +24,7 @@ from fleetcraft.units import format_bytes
 
 _LIMIT_S = 15.0
 _NEAR_PERCENT = 90
-_NUMBER = re.compile(r"\[?(\d+)\]?\*?")
+_NUMBER = re.compile(r"\[?([0-9]{1,20})\]?\*?")
 _TIME = re.compile(r"-|none|expired|\d+(?:days?|hours?|:\d\d)|(?:\d+[dhms]){1,4}", re.ASCII)
 _KIB = 1024
 

@@ -113,7 +113,7 @@ def ask_torch(python: str) -> TorchFacts:
     code, out, err = ask_program([python, "-c", _ASK], _LIMIT_S)
     try:
         return msgspec.json.decode(last_line(out), type=TorchFacts)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         how = f"ended by signal {-code}" if code < 0 else f"ended with status {code}"
         said = last_line(err) or "it said nothing"
         return TorchFacts(python="", problem=f"{python} {how} when it was asked: {said}")

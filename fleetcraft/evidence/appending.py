@@ -300,7 +300,7 @@ def _read_encoder(path: str) -> tuple[str, str]:
     try:
         data = FileSystem().read(path)
         value = msgspec.json.decode(data) if len(data) <= _MOST_RECORD_BYTES else None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"it is no JSON ({error})"
         raise DataError(
             f"cannot read the encoder record {path}: {reason}; nothing was appended",
@@ -316,7 +316,7 @@ def _in_short(data: bytes) -> str:
     # A record of another program counts by its digest alone.
     try:
         settings = msgspec.json.decode(data, type=EncoderRecord).settings
-    except (msgspec.MsgspecError, UsageError):
+    except (msgspec.MsgspecError, UsageError, RecursionError):
         return ""
     rate = f"qp={settings.qp}" if settings.crf is None else f"crf={settings.crf:g}"
     return f"{settings.codec} {settings.pix_fmt} {settings.preset} {rate}"

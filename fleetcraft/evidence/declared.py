@@ -201,5 +201,5 @@ def _scalar(node: yaml.Node, here: Declared) -> str | int | float | bool | None:
     try:
         value: str | int | float | bool | None = constructor.construct_object(node)
     except ValueError as error:
-        raise here.error(f"{node.value!r} is no value: {error}") from error
+        raise here.error(f"{str(node.value)[:60]!r} is no value: {error}") from error
     return value

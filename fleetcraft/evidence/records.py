@@ -135,7 +135,7 @@ def producer_here(environ: Mapping[str, str] | None = None) -> Producer:
     return Producer(
         task=env.get("FLEET_TASK", ""),
         spool=os.path.relpath(spool, root) if root and spool else "",
-        attempt=int(attempt) if attempt.isdecimal() else 0,
+        attempt=int(attempt) if attempt.isdecimal() and len(attempt) < 19 else 0,
         owner=env.get("FLEET_OWNER", ""),
         job=env.get("SLURM_JOB_ID", ""),
         step=env.get("SLURM_STEP_ID", ""),

@@ -23,6 +23,7 @@ from matplotlib.ft2font import FT2Font
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from fleetcraft.files import replace_atomically
+from fleetcraft.identity import new_launch_token
 
 DPI = 160
 INK = "#20242b"
@@ -156,9 +157,12 @@ def save_both(figure: Figure, folder: str | Path, name: str) -> tuple[str, str]:
 
 
 def _write(figure: Figure, path: Path, **options: Any) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # A name that nobody guesses, and never through a link that somebody else put there.
+    temporary = path.with_name(f".{path.name}.{new_launch_token()}.part")
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        figure.savefig(temporary, **options)
+        with open(fd, "w+b") as file:
+            figure.savefig(file, **options)
         replace_atomically(str(temporary), str(path))
     finally:
         temporary.unlink(missing_ok=True)

@@ -138,6 +138,8 @@ def read_tail(path: str) -> tuple[str, str]:
                 return "", "the log is no regular file"
             file.seek(max(0, facts.st_size - _TAIL_BYTES))
             data = file.read(_TAIL_BYTES)
+    except ValueError:  # of a NUL, in a history that somebody else has written
+        return "", "the log's name is none that a file can have"
     except OSError as error:
         return "", f"the log cannot be read: {error.strerror or error}"
     text = data.decode("utf-8", "backslashreplace").replace("\r\n", "\n").replace("\r", "\n")

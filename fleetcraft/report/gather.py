@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fleetcraft import __version__
-from fleetcraft.clock import now_at
+from fleetcraft.clock import LAST_S, now_at
 from fleetcraft.errors import FleetError
 from fleetcraft.layout import Scratch
 from fleetcraft.report.machine_records import Machines
@@ -194,6 +194,7 @@ class _Gathering:
 
 
 def _iso(at_s: float, *, zoned: bool = True) -> str:
+    at_s = min(at_s, LAST_S)  # the last microsecond of the calendar becomes a second beyond it
     return datetime.fromtimestamp(at_s, UTC).strftime(f"%Y-%m-%dT%H:%M:%S{'Z' if zoned else ''}")
 
 

@@ -26,6 +26,7 @@ from fleetcraft.layout.rollouts import (
 )
 from fleetcraft.locks import put_if_absent
 from fleetcraft.rollouts.records import NO_RECORD, SETTINGS_SCHEMA, Settings, encode
+from fleetcraft.trust import make_folders
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -90,7 +91,7 @@ class RolloutQueue:
         fs = fs or FileSystem()
         paths = RolloutPaths(folder)
         try:
-            os.makedirs(os.path.dirname(paths.folder), mode=0o700, exist_ok=True)
+            make_folders(os.path.dirname(paths.folder))
             for path in paths.folders():
                 with contextlib.suppress(FileExistsError):
                     fs.make_folder(path)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import IO
@@ -27,6 +26,7 @@ from fleetcraft.errors import (
 )
 from fleetcraft.slurm import environment
 from fleetcraft.slurm.program import Ended, first_line, run_program
+from fleetcraft.trust import find_program
 
 TIMEOUT_S = 15.0
 """How long a program may take. Source: the contract of the scheduler calls (15 s)."""
@@ -50,7 +50,7 @@ _NO_NODES = frozenset({"", "(null)", "None assigned", "n/a", "N/A"})
 
 def is_here() -> bool:
     """Whether Slurm's commands are installed here: squeue is on PATH."""
-    return shutil.which("squeue") is not None
+    return find_program("squeue") is not None
 
 
 def find(program: str) -> str:
@@ -59,7 +59,7 @@ def find(program: str) -> str:
     Raises:
         SlurmMissingError: It is not on PATH.
     """
-    path = shutil.which(program)
+    path = find_program(program)
     if path is None:
         raise SlurmMissingError(os.path.basename(program), "it is not on PATH")
     return path

@@ -41,7 +41,7 @@ _FLAG_BY_SIGN = {
 }
 _STATE = re.compile(r"([a-z_]+)((?:[*~#!%$@^+-]|\+[a-z_]+)*)", re.IGNORECASE)
 _FLAG = re.compile(r"\+[a-z_]+|[*~#!%$@^+-]", re.IGNORECASE)
-_GRES = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::(?P<type>\w[\w.-]*))?:(?P<count>\d+)")
+_GRES = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::(?P<type>\w[\w.-]*))?:(?P<count>[0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import msgspec
 
 from fleetcraft.errors import FleetError, NotAskedError, SchedulerError
-from fleetcraft.files import FileSystem, node_local_folder, require_private_folder
+from fleetcraft.files import FileSystem
 from fleetcraft.identity import new_launch_token, sha256_hex, this_host
 from fleetcraft.slurm import commands, environment
+from fleetcraft.trust import node_local_folder, require_private_folder
 
 INTERVAL_S = 10.0
 """Least time between two polls of one kind. Source: the contract of the scheduler calls."""
@@ -161,7 +162,7 @@ class Polls:
         """The last poll of a question, if it will do; a failure does for one interval only."""
         try:
             poll = _decode_poll(self._fs.read(question))
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, RecursionError):
             return None
         now_s = self._clock()
         if poll.boot_id != self._boot_id or not poll.started_s <= poll.ended_s <= now_s:

@@ -78,7 +78,7 @@ OVER_STATES = frozenset(
 """A job in one of these will never run anything again under this run."""
 WAITING_STATES = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 """A job in one of these has not begun, or is to begin again."""
-_ELEMENTS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_ELEMENTS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

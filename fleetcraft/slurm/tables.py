@@ -17,7 +17,9 @@ from fleetcraft.errors import NoAnswerError
 _FIELD_END = "\x1f"
 _ROW_END = "\x1e"
 _CLUSTER_LINE = re.compile(r"CLUSTER: ([\w.-]+)")
-_DURATION = re.compile(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", re.ASCII)
+_DURATION = re.compile(r"(?:(\d{1,9})-)?(?:(?:(\d{1,9}):)?(\d{1,9}):)?(\d{1,9})", re.ASCII)
+_MOST_DIGITS = 20
+"""Slurm counts in 64 bits; what has more digits is damage, and Python refuses to read thousands."""
 _EMPTY = frozenset({"", "(null)", "N/A", "n/a", "None", "none", "NULL"})
 
 Row = dict[str, str]
@@ -153,7 +155,8 @@ def text_or_none(cell: str) -> str | None:
 def count_or_none(cell: str) -> int | None:
     """A whole number of at least 0; None for anything else (``N/A``, ``UNLIMITED``, ``1+``)."""
     cell = cell.strip()
-    return int(cell) if cell.isdecimal() and cell.isascii() else None
+    is_count = cell.isdecimal() and cell.isascii() and len(cell) <= _MOST_DIGITS
+    return int(cell) if is_count else None
 
 
 def amounts(text: str) -> dict[str, int]:

@@ -149,7 +149,7 @@ class Outbox:
                 # Not msgspec's reader: a row may hold NaN.
                 value = json.loads(line)
                 batch = Batch(first=value["first"], rows=value["rows"], place=value["place"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
             if batch.first == expected:
                 expected += len(batch.rows)
@@ -224,7 +224,7 @@ class Outbox:
             return msgspec.json.decode(self._fs.read(path), type=kind)
         except FileNotFoundError:
             return None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(
                 f"cannot read {path}: {error}; nothing was sent",
                 hint="move the stream's folder away to send all of it to a new one",

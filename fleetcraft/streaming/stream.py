@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 
 from fleetcraft.errors import DataError, SpoolError, UsageError
-from fleetcraft.files import FileSystem, require_private_folder
+from fleetcraft.files import FileSystem
 from fleetcraft.layout.streams import StreamPaths
 from fleetcraft.locks import GenerationLock, Held
 from fleetcraft.streaming.outbox import Batch, Outbox
 from fleetcraft.streaming.rows import Follower
 from fleetcraft.streaming.sending import SenderGoneError, SenderProcess
+from fleetcraft.trust import require_private_folder
 
 SESSION_BYTES = 1 << 26
 """A session is confirmed and the next one begun at this size; more than that is never waiting."""

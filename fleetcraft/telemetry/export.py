@@ -17,13 +17,15 @@ from typing import Any
 import msgspec
 
 from fleetcraft.errors import DataError, UsageError
-from fleetcraft.files import FileSystem, publish_new
+from fleetcraft.files import FileSystem
 from fleetcraft.gpu.peaks import find_peak
 from fleetcraft.gpu.status import Status
 from fleetcraft.layout import sidecar, telemetry_file
+from fleetcraft.locks.publishing import publish_new
 from fleetcraft.telemetry.columns import COLUMNS, SIDECAR_SCHEMA, RowKind
 from fleetcraft.telemetry.reading.headers import Layout, read_header
 from fleetcraft.telemetry.reading.sources import Source, find_sources
+from fleetcraft.trust import make_folders
 
 MANIFEST = "MANIFEST.json"
 _CHUNK_BYTES = 1 << 20
@@ -45,6 +47,8 @@ _FORMS = {"throttle": _HEX}
 _IDENTITIES = {"gpu_uuid": "GPU", "mig_uuid": "MIG"}
 _DROPPED = frozenset({"pci_bus_id", "step_id", "detail"})
 """Where a GPU sits, and what was told of it in words, which may name paths."""
+_FORMULA = frozenset("=+-@")
+"""A spreadsheet takes text that begins so for a formula, and runs it."""
 
 
 class Pseudonyms:
@@ -145,7 +149,7 @@ def export(place: str, out: str, *, anonymize: bool) -> Export:
 
 
 def _make_empty(out: str) -> None:
-    os.makedirs(out, mode=0o700, exist_ok=True)
+    make_folders(out)
     if os.listdir(out):
         raise UsageError(
             f"{out} is not empty; nothing was written", hint="name a new folder with --out"
@@ -245,6 +249,8 @@ def _kept(column: str, cell: str, names: Pseudonyms) -> str | None:
     """What a cell becomes; None when it is not of its column's form."""
     if column == "timestamp":
         return cell
+    if cell[0] in _FORMULA and not _NUMBER.fullmatch(cell):
+        return None
     if kind := _IDENTITIES.get(column):
         return names(kind, cell)
     if column == "job_id":

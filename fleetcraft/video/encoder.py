@@ -184,7 +184,7 @@ def read_encoder_record(video: str | Path) -> EncoderRecord:
             hint="only files written by fleetcraft.video have one",
             path=str(path),
         ) from None
-    except (OSError, msgspec.MsgspecError, UsageError) as error:
+    except (OSError, msgspec.MsgspecError, UsageError, RecursionError) as error:
         raise DataError(f"cannot read the encoder record {path}: {error}", path=str(path)) from None
     if record.schema != _SCHEMA:
         raise DataError(

@@ -48,7 +48,8 @@ def _head(run: Calibration, paint: Paint) -> str:
     lines = [paint("strong", one_line(finding(run)))]
     if run.choice.detail:
         lines.append(f"  {one_line(run.choice.detail)}")
-    lines.append(f"  {run.kind} family, {_semantics(run.semantics)}, {_short(run.identity)}")
+    kind = one_line(run.kind)
+    lines.append(f"  {kind} family, {_semantics(run.semantics)}, {_short(run.identity)}")
     lines.append(f"  {one_line(_stack(run))}")
     return "\n".join(lines)
 
@@ -72,7 +73,7 @@ def _stack(run: Calibration) -> str:
     parts = [run.device if place is None else place.device or run.device]
     if place is not None:
         if place.device_mem_mib is not None:
-            parts[0] += f" of {format_bytes(int(place.device_mem_mib * (1 << 20)))}"
+            parts[0] += f" of {format_bytes(place.device_mem_mib * (1 << 20))}"
         parts += [f"torch {place.torch}", f"attention {place.sdpa}" if place.sdpa else ""]
         parts += [f"allocator {place.alloc}" if place.alloc else "", place.host]
     if run.device_budget_bytes is not None:

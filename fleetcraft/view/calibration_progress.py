@@ -14,7 +14,7 @@ from typing import Any
 
 from fleetcraft.units import format_bytes, format_seconds
 from fleetcraft.view.calibration_words import rate_words
-from fleetcraft.view.text import Paint, one_line
+from fleetcraft.view.text import Paint, harmless, one_line
 
 Event = Mapping[str, Any]
 _COLORS = {"ok": "good", "failed": "bad", "skipped": "warn"}
@@ -40,7 +40,7 @@ class LineProgress:
             self._write(line)
 
     def _write(self, line: str) -> None:
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(harmless(line) + "\n")
         sys.stderr.flush()
 
     def __exit__(

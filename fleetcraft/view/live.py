@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from fleetcraft.view.run import Tally, event_line
-from fleetcraft.view.text import Paint
+from fleetcraft.view.text import Paint, harmless
 
 _STEP_FRACTION = 0.05
 
@@ -104,5 +104,5 @@ def _is_news(event: Mapping[str, object]) -> bool:
 
 
 def _write(line: str) -> None:
-    sys.stderr.write(line + "\n")
+    sys.stderr.write(harmless(line) + "\n")
     sys.stderr.flush()

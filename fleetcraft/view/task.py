@@ -11,7 +11,7 @@ from fleetcraft.layout import State
 from fleetcraft.spool.record import HistoryLine, closing_lines
 from fleetcraft.spool.views import AttemptView, TaskView
 from fleetcraft.units import format_bytes, format_clock, format_seconds
-from fleetcraft.view.text import Paint, how_it_ended, joined, printable, table
+from fleetcraft.view.text import Paint, how_it_ended, joined, one_line, printable, table
 
 _COLOURS = {"done": "good", "failed": "bad", "running": "strong"}
 
@@ -138,8 +138,8 @@ def _attempts(view: TaskView, paint: Paint, width: int | None) -> str:
         [
             str(attempt.attempt),
             how_it_ended(attempt.outcome, attempt.exit_code, attempt.signal),
-            attempt.host,
-            attempt.started_at or "",
+            one_line(attempt.host),
+            one_line(attempt.started_at or ""),
             format_seconds(attempt.wall_s),
             format_bytes(attempt.max_rss_bytes),
         ]
@@ -155,19 +155,19 @@ def _attempts(view: TaskView, paint: Paint, width: int | None) -> str:
 def _details(attempt: AttemptView) -> list[str]:
     lines = []
     if attempt.reason:
-        lines.append(f"  {attempt.attempt}: {printable(attempt.reason)}")
+        lines.append(f"  {attempt.attempt}: {one_line(attempt.reason)}")
     if attempt.log:
-        lines.append(f"  {attempt.attempt}: log {attempt.log}")
+        lines.append(f"  {attempt.attempt}: log {one_line(attempt.log)}")
     for output in attempt.outputs:
         said = output.get("problem") or f"{output.get('size_bytes')} bytes"
-        lines.append(f"  {attempt.attempt}: output {output.get('path')}: {said}")
+        lines.append(one_line(f"  {attempt.attempt}: output {output.get('path')}: {said}"))
     return lines
 
 
 def _unstarted_text(view: TaskView, paint: Paint) -> str:
     lines = [
-        f"  {line.outcome.value.replace('_', ' ')} at {line.ended_at or 'an unknown time'}: "
-        f"{printable(line.reason)}"
+        f"  {line.outcome.value.replace('_', ' ')} at "
+        f"{one_line(line.ended_at or 'an unknown time')}: {one_line(line.reason)}"
         for line in unstarted_lines(view)
     ]
     return "\n".join([paint("strong", "without an attempt"), *lines]) if lines else ""

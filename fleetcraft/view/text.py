@@ -6,16 +6,25 @@ Invariant: a name is never cut; only the last column of a table gives way, and o
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 _KEPT = (9, 10)
-_SPELLED = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160)) if c not in _KEPT}
+_CONTROLS = tuple(c for c in (*range(32), *range(127, 160)) if c not in _KEPT)
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_LINES = (0x2028, 0x2029)
+_SPELLED = {
+    **{c: f"\\x{c:02x}" for c in _CONTROLS},
+    # They show text in another order than it has, so that a name looks like another one.
+    **{c: f"\\u{c:04x}" for c in (*_DIRECTIONS, *_LINES)},
+}
 _CODES = {"bad": "31", "good": "32", "warn": "33", "quiet": "2", "strong": "1"}
+_PAINTED = re.compile(rf"(\x1b\[(?:0|{'|'.join(_CODES.values())})m)|[^\n -~]")
 
 
 def printable(text: str) -> str:
-    """Text whose control characters, terminal escapes among them, are spelled out."""
+    """Text whose control characters are spelled out: terminal escapes, and those that turn text."""
     return text.translate(_SPELLED)
 
 
@@ -23,6 +32,16 @@ def one_line(text: str, width: int | None = None) -> str:
     """A text as one printable line, cut to a width if one is given."""
     line = printable(text.replace("\n", "\\n").replace("\t", " "))
     return line if width is None or len(line) <= width else f"{line[: max(1, width - 1)]}…"
+
+
+def harmless(text: str) -> str:
+    """A whole output, in which no escape is left but the colours of `Paint`.
+
+    What comes from files is made printable where it is put into the text; this is the last door.
+    """
+    if text.isprintable():
+        return text
+    return _PAINTED.sub(lambda found: found[1] or printable(found[0]), text)
 
 
 class Paint:

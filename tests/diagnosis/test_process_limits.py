@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from fleetcraft.diagnosis import process_limit_words
@@ -35,3 +37,13 @@ def test_a_refused_process_is_recognised_in_the_programs_own_words(text: str) ->
 )  # fmt: skip
 def test_other_words_are_not(text: str) -> None:
     assert process_limit_words(text) == ""
+
+
+def test_a_long_line_without_such_words_is_looked_through_once() -> None:
+    def cost_s(count: int) -> float:
+        before = time.process_time()
+        process_limit_words(" " * count)
+        return time.process_time() - before
+
+    once = max(cost_s(50_000), 0.002)
+    assert cost_s(100_000) < 12 * once + 0.05

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fleetcraft import files
+from fleetcraft import trust
 from fleetcraft.errors import (
     NotAskedError,
     SchedulerError,
@@ -314,7 +314,7 @@ def test_the_usual_folder_is_in_this_machines_memory_unless_a_variable_names_one
 
     assert Polls(str(tmp_path / "named")).ask("squeue", ASK).text == text
     monkeypatch.delenv("FLEET_POLLS_DIR")
-    assert Polls()._place() == f"{files.node_local_folder()}/polls"
+    assert Polls()._place() == f"{trust.node_local_folder()}/polls"
 
 
 def test_everything_kept_is_private_and_forgotten_in_the_end(

@@ -139,6 +139,17 @@ def test_what_is_not_of_its_columns_form_is_left_out_and_counted(
     assert HOST not in text
 
 
+@pytest.mark.parametrize("column", ["detail", "gpu_uuid", "job_id", "pci_bus_id", "step_id"])
+@pytest.mark.parametrize("formula", ["=cmd|' /C calc'!A0", "+1+1|x", "-2+3", "@SUM(1)"])
+def test_no_cell_of_a_copy_is_a_formula_to_a_spreadsheet(
+    tmp_path: Path, column: str, formula: str
+) -> None:
+    source(tmp_path / "in", row(**{column: formula}))
+    done = export(str(tmp_path / "in"), str(tmp_path / "out"), anonymize=False)
+    assert done.files[0].left_out == {f"cell_of_{column}": 1}
+    assert formula not in all_text(tmp_path / "out")
+
+
 def test_a_column_that_nobody_knows_and_a_torn_tail_stay_behind(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

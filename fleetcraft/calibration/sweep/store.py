@@ -16,9 +16,10 @@ import msgspec
 from fleetcraft.calibration.records import MIB, Calibration, OwnerBytes, PhaseRecord, Trial
 from fleetcraft.clock import now_at
 from fleetcraft.errors import ConfigError, DataError, FleetError
-from fleetcraft.files import FileSystem, replace_atomically, require_private_folder
+from fleetcraft.files import FileSystem, replace_atomically
 from fleetcraft.identity import new_launch_token
 from fleetcraft.layout import Scratch, calibration_record, trial_folder
+from fleetcraft.trust import require_private_folder
 
 _WRITABLE_BY_OTHERS = 0o022
 _MOST_BYTES = 256 << 20  # far above any record; a file that grew beyond it is not one of ours
@@ -122,7 +123,7 @@ def _read(path: str, kind: type[_Record]) -> _Record:
                 path=path,
             )
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(
             f"{path} is no record of a calibration: {error}; nothing of it was used", path=path
         ) from error

@@ -24,12 +24,12 @@ from fleetcraft.calibration.records import MIB, Trial
 from fleetcraft.calibration.trial.journal import Event
 from fleetcraft.calibration.trial.reading import read_journal
 from fleetcraft.errors import DeviceError, TryAgainLaterError, UsageError
-from fleetcraft.files import node_local_folder
 from fleetcraft.gpu import causes
 from fleetcraft.gpu.nvml import Library, read_gpus, visible_gpus
 from fleetcraft.gpu.processes import gpu_of
 from fleetcraft.gpu.states import RESIDENT_MIB
 from fleetcraft.process import GATE_FD
+from fleetcraft.trust import node_local_folder
 
 TURN_PATIENCE_S = 3600.0
 """How long another calibration on this machine is waited for."""

@@ -22,6 +22,7 @@ from fleetcraft.calibration.trial.findings import Finding, TrialFailedError
 from fleetcraft.calibration.trial.journal import Event, JournalWriter
 from fleetcraft.calibration.trial.orders import Order, Pass
 from fleetcraft.errors import FleetError
+from fleetcraft.trust import make_folders
 
 if TYPE_CHECKING:
     from fleetcraft.calibration.trial.passes import Session
@@ -48,7 +49,7 @@ def main(order: Order) -> int:
     Raises:
         OSError: The journal cannot be written.
     """
-    os.makedirs(order.folder, exist_ok=True)
+    make_folders(order.folder)
     journal = JournalWriter(order.journal)
     try:
         journal.write(Event.BEGIN, order=msgspec.to_builtins(order), pid=os.getpid())

@@ -29,6 +29,7 @@ from fleetcraft.calibration.trial.outputs import empty_files, what_is_wrong
 from fleetcraft.calibration.trial.participants import PARTICIPANTS_FOLDER, Participants
 from fleetcraft.errors import UsageError
 from fleetcraft.files import replace_atomically
+from fleetcraft.trust import make_folders
 
 if TYPE_CHECKING:
     from fleetcraft.video import EncoderSettings
@@ -282,7 +283,7 @@ class Context:
         """A place for a file of this cycle; its folder is there."""
         path = os.path.join(self.folder, name)
         if not self.is_preflight:
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            make_folders(os.path.dirname(path) or ".")
         return path
 
     def write_video(

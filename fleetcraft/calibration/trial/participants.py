@@ -22,6 +22,7 @@ import msgspec
 from fleetcraft.calibration.records import Failure
 from fleetcraft.calibration.trial import leash
 from fleetcraft.calibration.trial.findings import Finding, TrialFailedError
+from fleetcraft.trust import make_folders
 
 PARTICIPANTS_FOLDER = "participants"
 _POLL_S = 0.02
@@ -99,7 +100,7 @@ class Participants:
 
     def __enter__(self) -> Participants:
         if self._commands:
-            os.makedirs(self._folder, exist_ok=True)
+            make_folders(self._folder)
         try:
             for place, (name, argv) in enumerate(self._commands.items()):
                 stem = f"{self._folder}/{place}-{_safe(name)}"

@@ -43,6 +43,7 @@ from fleetcraft.calibration.trial.watching import (
 from fleetcraft.clock import timestamp
 from fleetcraft.errors import ConfigError, UsageError
 from fleetcraft.process import Ended
+from fleetcraft.trust import make_folders
 
 _TAIL_BYTES = 16 << 10
 
@@ -151,7 +152,7 @@ def run_order(
 
 
 def _prepare(order: Order) -> None:
-    os.makedirs(order.folder, exist_ok=True)
+    make_folders(order.folder)
     try:
         fd = os.open(
             starting.order_path(order), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600

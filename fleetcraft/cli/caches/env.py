@@ -6,6 +6,7 @@ Invariant: stdout holds nothing but what a POSIX shell can evaluate.
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -78,8 +79,16 @@ def env_command(session: Session, /, **given: Any) -> int:
             }
         )
     else:
-        print_text(render_env(variables))
+        _print_exports(render_env(variables))
     return 0
+
+
+def _print_exports(text: str) -> None:
+    """For a shell byte for byte; on a terminal, which only shows them, as harmless text."""
+    if sys.stdout.isatty():
+        print_text(text)
+    else:
+        sys.stdout.write(text + "\n")
 
 
 def _require_local(settings: CacheSettings) -> None:

@@ -104,7 +104,7 @@ def _environment() -> dict[str, str]:
 def _read(done: subprocess.CompletedProcess[bytes], python: str) -> Answers:
     try:
         answers = msgspec.json.decode(done.stdout, type=Answers)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-_LAST_WORDS:]
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"code {done.returncode}"
         raise DeviceError(

@@ -16,6 +16,7 @@ from fleetcraft.cli.session import Session
 from fleetcraft.cli.stamping import stamp_made
 from fleetcraft.errors import DataError, FleetError, UsageError
 from fleetcraft.layout import calibration_record
+from fleetcraft.trust import make_folders
 
 if TYPE_CHECKING:
     from fleetcraft.batch_table import Table
@@ -143,7 +144,7 @@ def figure_place(path: str) -> tuple[str, str]:
     stem, suffix = os.path.splitext(path)
     folder, name = os.path.split(stem) if suffix in (".png", ".svg") else (path, "")
     try:
-        os.makedirs(folder or ".", exist_ok=True)
+        make_folders(folder or ".", 0o755)
     except OSError as error:
         raise UsageError(
             f"cannot make the folder {folder}: {error.strerror}; nothing was drawn", path=folder

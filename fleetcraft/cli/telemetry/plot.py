@@ -17,6 +17,7 @@ from fleetcraft.cli.stamping import Named, files_of, journals_of, stamp_made
 from fleetcraft.cli.telemetry.places import FileProgress, folder_of, spools_of, telemetry_place
 from fleetcraft.errors import ConfigError, DataError, FleetError, UsageError
 from fleetcraft.evidence.records import Kind
+from fleetcraft.trust import make_folders
 from fleetcraft.view.text import one_line, plural
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ class _Drawing:
 
     def _made_out(self) -> str:
         try:
-            os.makedirs(self._out, exist_ok=True)
+            make_folders(self._out, 0o755)
         except OSError as error:
             raise UsageError(
                 f"cannot make the folder {self._out}: {error.strerror}; nothing was drawn",

@@ -305,7 +305,8 @@ def _verify_foreign(folder: str, level: Level, fs: BulkFileSystem) -> Verificati
     try:
         foreign = ForeignBag(library, folder, level, fs)
         foreign.compare()
-    except (library.BagError, OSError, UnicodeDecodeError, ValueError) as error:
+    except (library.BagError, OSError, ValueError, TypeError, LookupError) as error:
+        # The last three are what the library meets in tag files that say a thing twice, or oddly.
         raise DataError(
             f"cannot verify the bag {folder}: {error}; nothing was concluded",
             hint="see RFC 8493 for what a bag must hold",

@@ -12,9 +12,10 @@ from fleetcraft.errors import DataError
 from fleetcraft.evidence.files.manifest import Manifest, parse_manifest, write_manifest
 from fleetcraft.evidence.files.receipts import Receipt, write_receipt
 from fleetcraft.evidence.files.targets import placed
-from fleetcraft.files import FileSystem, require_private_folder
+from fleetcraft.files import FileSystem
 from fleetcraft.layout.evidence import EvidencePaths
 from fleetcraft.locks import put_if_absent
+from fleetcraft.trust import require_private_folder
 
 _MOST_RECEIPTS = 1000
 

@@ -81,7 +81,7 @@ def _names(folder: str) -> list[str]:
 def _by_origin(fs: FileSystem, folder: str, path: str) -> Made:
     try:
         origin = msgspec.json.decode(fs.read(f"{folder}/{path}"), type=Origin)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     if origin.schema != ORIGIN_SCHEMA:
         return {}
@@ -112,7 +112,7 @@ def _results(lines: Sequence[bytes]) -> Iterator[_Result]:
             continue
         try:
             record = decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if record.schema == _RESULT_SCHEMA:
             yield record

@@ -23,9 +23,10 @@ from fleetcraft.evidence.release.gate_file import Gate, Predicate, Stage
 from fleetcraft.evidence.release.grid import GridRefusedError, GridState, Standing, advance
 from fleetcraft.evidence.results.sets import check_name, read_set
 from fleetcraft.evidence.sealed import seal, unseal
-from fleetcraft.files import FileSystem, require_private_folder
+from fleetcraft.files import FileSystem
 from fleetcraft.identity import new_launch_token, sha256_hex
 from fleetcraft.locks import put_if_absent
+from fleetcraft.trust import require_private_folder
 
 SCHEMA = "fleetcraft.gate/1"
 EVALUATORS: Mapping[str, Callable[[Mapping[str, Any], Surroundings], Finding]] = {

@@ -21,10 +21,11 @@ from fleetcraft.evidence.digests import hash_file
 from fleetcraft.evidence.records import Producer, producer_here
 from fleetcraft.evidence.results.sets import check_name
 from fleetcraft.evidence.sealed import seal, unseal
-from fleetcraft.files import FileSystem, require_private_folder
+from fleetcraft.files import FileSystem
 from fleetcraft.identity import new_launch_token, sha256_hex
 from fleetcraft.layout.evidence import EvidencePaths
 from fleetcraft.locks import put_if_absent
+from fleetcraft.trust import require_private_folder
 
 GRID_SCHEMA = "fleetcraft.evidence-grid/1"
 STATE_SCHEMA = "fleetcraft.evidence-grid-state/1"

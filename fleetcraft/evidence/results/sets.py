@@ -18,9 +18,10 @@ import msgspec
 from fleetcraft.errors import DataError, UsageError
 from fleetcraft.evidence.records import NAME, Kind, Producer, Source
 from fleetcraft.evidence.sealed import digest_of, seal, unseal
-from fleetcraft.files import FileSystem, require_private_folder
+from fleetcraft.files import FileSystem
 from fleetcraft.identity import sha256_hex
 from fleetcraft.layout.evidence import EvidencePaths
+from fleetcraft.trust import require_private_folder
 
 SCHEMA = "fleetcraft.result/1"
 _SUFFIX = ".jsonl"

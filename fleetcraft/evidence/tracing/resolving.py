@@ -366,7 +366,7 @@ def _continued(walk: Walk, folder: str) -> str:
     try:
         data = read_prefix(walk.fs, os.path.join(folder, CONTINUED), most_bytes=1 << 20)
         return msgspec.json.decode(data, type=_Continued).manifest_sha256
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
 
 

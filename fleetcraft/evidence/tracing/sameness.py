@@ -381,7 +381,7 @@ def _record_beside(one: Made, digest: str, fs: FileSystem) -> Mapping[str, Any] 
         try:
             data = read_prefix(fs, path, most_bytes=1 << 20)
             value = msgspec.json.decode(data)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if sha256_hex(data) == digest and isinstance(value, dict):
             return value

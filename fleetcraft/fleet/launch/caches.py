@@ -258,7 +258,7 @@ def _arrival(journal: str) -> _Said | None:
     for line in lines:
         try:
             event = msgspec.json.decode(line, type=_Event)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if event.event == "arrive":
             return event.caches

@@ -7,7 +7,6 @@ refuses a launch where a setting made the check a condition.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,6 +36,7 @@ from fleetcraft.slurm.polls import Polls
 from fleetcraft.slurm.queue import my_jobs
 from fleetcraft.spool.control import read_markers
 from fleetcraft.spool.tree import SpoolTree, unreadable
+from fleetcraft.trust import find_program
 from fleetcraft.units import format_clock
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -142,7 +142,7 @@ def _shape(config: Config, plan: LaunchPlan) -> Check:
 
 
 def _sbatch() -> Check:
-    path = shutil.which("sbatch")
+    path = find_program("sbatch")
     if path is None:
         return _failed(
             "sbatch",

@@ -207,7 +207,7 @@ class Intents:
     def _decode(self, path: str, decode: Callable[[bytes], T]) -> T:
         try:
             return decode(self._fs.read(path))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(
                 f"cannot read the intent {path}: {error}; nothing was submitted",
                 hint="look whether its job exists (squeue --me, sacct); if it does not, and no "

@@ -14,7 +14,7 @@ import msgspec
 
 from fleetcraft.gpu.states import GpuState, Sighting, Sightings, classify
 
-_COUNTED = re.compile(r"\bgpu(?::(?=[\w.-]*[A-Za-z])[\w.-]+)?(?:[:=](\d+))?(?=[,(]|$)")
+_COUNTED = re.compile(r"\bgpu(?::(?=[\w.-]*[A-Za-z])[\w.-]+)?(?:[:=]([0-9]{1,9}))?(?=[,(]|$)")
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):

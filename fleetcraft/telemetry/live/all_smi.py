@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 
 from fleetcraft.errors import ConfigError
-from fleetcraft.files import node_local_folder
+from fleetcraft.trust import find_program, node_local_folder
 
 PROGRAM = "all-smi"
 CONNECT_TIMEOUT_S = 8
@@ -30,7 +30,7 @@ def find() -> str:
     Raises:
         ConfigError: It is not on PATH.
     """
-    path = shutil.which(PROGRAM)
+    path = find_program(PROGRAM)
     if path is None:
         raise ConfigError(
             f"{PROGRAM} is not on PATH; nothing was started",

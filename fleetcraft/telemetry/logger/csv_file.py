@@ -17,15 +17,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from fleetcraft.errors import SpoolError, TryAgainLaterError
-from fleetcraft.files import (
-    FileSystem,
-    node_local_folder,
-    replace_atomically,
-    require_private_folder,
-)
+from fleetcraft.files import FileSystem, replace_atomically
 from fleetcraft.identity import sha256_hex
 from fleetcraft.layout import sidecar, telemetry_file
 from fleetcraft.telemetry.columns import COLUMNS
+from fleetcraft.trust import make_folders, node_local_folder, require_private_folder
 
 HEADER = ",".join(COLUMNS) + "\n"
 _NOT_IN_A_NODE_NAME = re.compile(r"[^A-Za-z0-9._-]")
@@ -146,7 +142,7 @@ def prepare_folder(folder: str) -> None:
         SpoolError: It is a link, or somebody else owns it or can write it.
         OSError: It cannot be made or looked at.
     """
-    os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+    make_folders(os.path.dirname(folder))
     try:
         require_private_folder(folder)
     except SpoolError as error:

@@ -75,7 +75,7 @@ def _read(path: str, fs: FileSystem) -> _Read | None:
         return None  # torchrun makes it before the rank starts
     try:
         record = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _nothing(path, "is no JSON, or was cut off")
     if not isinstance(record, dict) or "message" not in record:
         return _nothing(path, "has no message")
@@ -114,7 +114,7 @@ def _message(value: Any) -> tuple[str, float | None]:
     stamp = extra.get("timestamp") if isinstance(extra, dict) else None
     try:
         at_s = None if stamp is None else float(stamp)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         at_s = None
     return str(value.get("message", "")), at_s
 

@@ -103,6 +103,6 @@ def _ends(attempt: AttemptPaths, trouble: list[str], fs: FileSystem) -> list[Nod
             continue
         try:
             found.append(msgspec.json.decode(fs.read(path), type=NodeEnd))
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             trouble.append(f"{path}: {error}")
     return found

@@ -133,7 +133,7 @@ class Epochs:
             return None
         try:
             return msgspec.json.decode(data, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(
                 f"cannot read {path}: {error}; nothing was launched or adopted",
                 hint="look at that file; an epoch is never written a second time",

@@ -86,7 +86,7 @@ def read_record(fs: FileSystem, path: str, kind: type[_T]) -> _T:
     data = fs.read(path)
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(
             f"cannot read {path}: {error}; what it says is not known",
             hint="look at that file; such a record is never written a second time",

@@ -7,7 +7,9 @@ a key that nobody asked for is an error, with a near name where there is one.
 from __future__ import annotations
 
 import math
+import os
 import re
+import stat
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
@@ -15,6 +17,7 @@ from enum import StrEnum
 import yaml
 
 from fleetcraft.errors import ConfigError, FleetError
+from fleetcraft.trust import stranger
 from fleetcraft.units import parse_duration_s
 
 _CORE = "tag:yaml.org,2002:"
@@ -211,7 +214,18 @@ class Field:
 
 def _text(path: str) -> str:
     try:
-        with open(path, "rb") as file:
+        # O_NONBLOCK so that a FIFO cannot hold the caller for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(fd, "rb") as file:
+            facts = os.fstat(fd)
+            if not stat.S_ISREG(facts.st_mode):
+                raise ConfigError(f"cannot read {path}: it is no regular file", path=path)
+            if why := stranger(facts):  # it names the commands that are run
+                raise ConfigError(
+                    f"refusing {path}: {why}; nothing was launched",
+                    hint=f"chmod go-w {path}, or a copy of your own",
+                    path=path,
+                )
             data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}", path=path) from error

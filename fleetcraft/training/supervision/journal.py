@@ -195,7 +195,7 @@ def _events(data: bytes) -> Iterator[dict[str, Any] | None]:
             continue
         try:
             value = _decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             yield None
             continue
         yield value if value.get("schema") == EVENT_SCHEMA else None

@@ -157,7 +157,7 @@ def read_status(path: str, *, fs: FileSystem | None = None) -> Status | None:
         return _decode((fs or FileSystem()).read(path))
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(
             f"cannot read the status of a run: {error} ({path})",
             hint="the supervisor writes it anew at its next look",

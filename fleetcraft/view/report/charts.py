@@ -14,6 +14,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
+from fleetcraft.clock import LAST_S
 from fleetcraft.report.machine_records import Machines, Stretch
 from fleetcraft.report.task_records import Pace
 
@@ -224,7 +225,7 @@ def _day(at_s: float) -> int:
 
 
 def _label(at_s: float, step_s: float, *, with_day: bool) -> str:
-    at = datetime.fromtimestamp(at_s, UTC)
+    at = datetime.fromtimestamp(min(at_s, LAST_S), UTC)
     if step_s >= _DAY_S:
         return f"{at:%d %b}"
     clock = f"{at:%H:%M:%S}" if step_s < 60 else f"{at:%H:%M}"
