@@ -147,7 +147,7 @@ def read_tail(path: str) -> tuple[str, str]:
     if facts.st_size > _TAIL_BYTES and len(lines) > 1:
         lines = lines[1:]  # the first one is cut somewhere
     kept = [_cut(line) for line in lines[-_TAIL_LINES:]]
-    return "\n".join(kept), "" if any(kept) else _EMPTY_LOG
+    return "\n".join(kept), "" if any(line.strip() for line in kept) else _EMPTY_LOG
 
 
 def _cut(line: str) -> str:

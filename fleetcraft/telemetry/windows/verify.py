@@ -124,7 +124,8 @@ def _recompute(found: Verification, frozen: Frozen) -> list[HostRows]:
 def _read(path: str) -> dict[str, Any]:
     try:
         with open(FileSystem().open_read(path), "rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+            # So much memory is set aside at once, however little the file holds.
+            data = file.read(min(os.fstat(file.fileno()).st_size, _MAX_BYTES) + 1)
     except OSError as error:
         raise DataError(
             f"cannot verify {path}: {error.strerror}; nothing was checked",

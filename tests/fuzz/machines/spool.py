@@ -259,7 +259,7 @@ class SpoolMachine(RuleBasedStateMachine):
         assert held is not None, "a pending task was not to be had"
         assert not held.problem, held.problem
         assert held.record.spec == task.spec
-        task.state, task.token = State.RUNNING, owner.token
+        task.state, task.lane, task.token = State.RUNNING, Lane.PLAIN, owner.token
         self.holds[launch].append(Hold(name, held))
 
     def _hold(self, launch: str) -> Hold | None:
