@@ -12,7 +12,7 @@ HOUR_S = 3600.0
 
 
 @pytest.mark.parametrize("hours", [0.4, 3, 9, 30, 100, 700])
-def test_labels_never_overlap_whatever_the_time_of_day(hours: float) -> None:
+def test_labels_never_overlap_or_leave_the_page_whatever_the_time_of_day(hours: float) -> None:
     bins = 180
     for quarter in range(96):
         start_s = 1_796_000_400.0 + quarter * 900
@@ -24,12 +24,12 @@ def test_labels_never_overlap_whatever_the_time_of_day(hours: float) -> None:
 
 
 def fits(shown: list[Tick], width_px: float) -> bool:
-    """Whether each label ends before the next begins."""
+    """Whether each label ends before the next begins, and all lie on the page."""
     taken_px = -1000.0
     for tick in shown:
         width = len(tick.text) * DIGIT_PX
         left = tick.at_pct / 100 * width_px - width * {"start": 0, "": 0.5, "end": 1}[tick.align]
-        if left < taken_px - 0.5:
+        if left < max(taken_px, 0) - 0.5 or left + width > width_px + 0.5:
             return False
         taken_px = left + width
     return True

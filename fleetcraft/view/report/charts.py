@@ -30,7 +30,6 @@ _DAY_S = 86400
 _NARROWEST_PX = 288  # an axis on a page of 320 px
 _WIDE_PX = 660  # and on the narrowest page that shows minor ticks, 44rem
 _CHARACTER_PX = 8  # of a label, and some room: a digit of DejaVu Sans is 0.64 of its size wide
-_EDGE_PCT = 6.0
 _LEAST_BINS = 4
 _BANDS = (5, 25, 50, 75)
 
@@ -196,7 +195,8 @@ def ticks(stretches: Sequence[Stretch], bin_s: float) -> Iterator[Tick]:
         while at_s <= stretch.start_s + stretch.bins * bin_s:
             at_pct = 100 * (stretch.first_bin + (at_s - stretch.start_s) / bin_s) / bins
             text = _label(at_s, step_s, with_day=with_day)
-            align = "start" if at_pct < _EDGE_PCT else "end" if at_pct > 100 - _EDGE_PCT else ""
+            edge_pct = 50 * len(text) * _CHARACTER_PX / _NARROWEST_PX
+            align = "start" if at_pct < edge_pct else "end" if at_pct > 100 - edge_pct else ""
             if wide.take(at_pct, text, align):
                 has_room = narrow.take(at_pct, text, align)
                 yield Tick(at_pct=round(at_pct, 2), text=text, align=align, minor=not has_room)
