@@ -123,6 +123,8 @@ import re, sys, tomllib
 with open(sys.argv[1], "rb") as file:
     (wanted,) = tomllib.load(file)["project"]["optional-dependencies"]["torch"]
 low, high = re.fullmatch(r"torch>=([\d.]+),<([\d.]+)", wanted).groups()
+if sys.prefix != sys.base_prefix:
+    sys.exit(1)  # an activated environment: a new one would get the packages of its base, not its own
 import torch
 release = lambda text: [int(number) for number in re.match(r"[\d.]*\d", text)[0].split(".")]
 sys.exit(not release(low) <= release(torch.__version__) < release(high))

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import venv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -426,6 +427,16 @@ def test_the_newest_python_that_really_runs_is_taken(with_python: Machine) -> No
     with_python.install("python3.13", TOY_PYTHON)
     with_python.call("demo")
     assert f"python3.13 -m venv {with_python.repo}/.venv" in with_python.calls()
+
+
+def test_an_activated_environment_does_not_lend_its_torch(tmp_path: Path) -> None:
+    # A venv made by the Python of another one gets the packages of their common base.
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    (packages,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
+    (packages / "torch.py").write_text("__version__ = '2.13.0'\n")
+    asked = f"repo={REPO}; . {REPO}/bin/lib.sh; has_fitting_torch {tmp_path}/venv/bin/python"
+    done = subprocess.run(["bash", "-c", asked], capture_output=True, check=False)
+    assert done.returncode == 1
 
 
 def test_a_python_with_a_fitting_torch_lends_it_to_the_venv(with_python: Machine) -> None:
