@@ -157,7 +157,7 @@ def retry(tree: SpoolTree, name: str) -> State:
 
 def promote(tree: SpoolTree) -> list[str]:
     """Moves every waiting task that is ready to its lane; returns their names."""
-    return Promoter(tree).refresh()
+    return Promoter(tree).sweep()
 
 
 def write_marker(tree: SpoolTree, marker: str, reason: str) -> None:

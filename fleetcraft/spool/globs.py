@@ -76,6 +76,8 @@ class Globs:
         found: dict[str, list[str]] = {pattern: [] for pattern in patterns}
         tables = _by_prefix(patterns)
         for name in self._tree.each(self._tree.paths.names):
+            if name.startswith("."):  # .nfs*, .probe-*: no task
+                continue
             for size, table in tables:
                 for pattern, match in table.get(name[:size], ()):
                     if match is None or match(name):

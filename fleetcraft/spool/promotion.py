@@ -8,6 +8,7 @@ nor what all of them cost with how many they are.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterable
 
 import msgspec
@@ -64,7 +65,7 @@ class Promoter:
         self._waiters: dict[str, set[str]] = {}
         self._known_done: set[str] = set()
         self._not_done: set[str] = set()  # as this pass has seen
-        self._window: int | None = None
+        self._met_last = ""
         self._listed = 0
 
     def __len__(self) -> int:
@@ -95,7 +96,7 @@ class Promoter:
         self._known_done.add(name)
         self._not_done.clear()
         globs = self._globs(waiters)
-        promoted = [task for task in sorted(waiters) if self._judge(task, globs)]
+        promoted = self._judge_all(waiters, globs)
         # Not before: what an error kept from being judged is judged at the next refresh.
         self._waiters.pop(name, None)
         return promoted
@@ -114,7 +115,7 @@ class Promoter:
             self._known_done.clear()
         self._not_done.clear()
         self._waiters = {blocker: tasks for blocker, tasks in self._waiters.items() if tasks}
-        fresh = [name for name in present if name not in self._watched and self._watch(name)]
+        fresh = [name for name in present if self._is_unjudged(name)]
         globs = self._globs(fresh)
         globs.announce(blocker for blocker in self._waiters if is_glob(blocker))
         unblocked = [
@@ -123,7 +124,35 @@ class Promoter:
             if self._is_met_now(blocker, globs)
             for task in tasks
         ]
-        return [task for task in sorted({*fresh, *unblocked}) if self._judge(task, globs)]
+        return self._judge_all({*fresh, *unblocked}, globs)
+
+    def sweep(self) -> list[str]:
+        """Refreshes until every waiting task was met once; returns what was promoted.
+
+        One watcher of a crowd meets no more than a watcher keeps: others may be sweeping too.
+
+        Raises:
+            OSError: The spool cannot be listed.
+        """
+        promoted = self.refresh()
+        names = min(self._listed, MAX_WATCHED) if self.is_one_of_many else self._listed
+        for _ in range(self._most, names, self._most):
+            promoted += self.refresh()
+        return promoted
+
+    def _judge_all(self, tasks: Iterable[str], globs: Globs) -> list[str]:
+        """Judges tasks in name order. One whose place is taken hinders no other."""
+        promoted: list[str] = []
+        trouble: FleetError | None = None
+        for task in sorted(tasks):
+            try:
+                if self._judge(task, globs):
+                    promoted.append(task)
+            except FleetError as error:
+                trouble = trouble or error
+        if trouble is not None:
+            raise trouble
+        return promoted
 
     def _globs(self, tasks: Iterable[str]) -> Globs:
         globs = Globs(self._tree, self._is_done)
@@ -136,17 +165,24 @@ class Promoter:
         self._listed = len(names)
         if len(names) <= self._most:
             return names
-        if self._window is None:
-            self._window = int(self._place * len(names))
-        start = self._window % len(names)
-        self._window = start + self._most
-        return (names[start:] + names[:start])[: self._most]
+        # By name, not by number: what is promoted meanwhile would make it skip others.
+        start = int(self._place * len(names))
+        if self._met_last:
+            start = bisect_right(names, self._met_last)
+        window = (names[start:] + names[:start])[: self._most]
+        self._met_last = window[-1]
+        return window
 
     def _is_met_now(self, blocker: str, globs: Globs) -> bool:
         if os.sep in blocker:
             return os.path.exists(blocker)
         # A glob by itself is a blocker when nothing, or only the task that asks, matches it.
         return bool(globs.matching(blocker)) if is_glob(blocker) else self._is_done(blocker)
+
+    def _is_unjudged(self, name: str) -> bool:
+        """Whether it is new, or an error kept it from being judged."""
+        watched = self._watched.get(name)
+        return not watched.blocker if watched is not None else self._watch(name)
 
     def _watch(self, name: str) -> bool:
         try:
@@ -167,8 +203,9 @@ class Promoter:
         watched = self._watched.get(name)
         if watched is None:
             return False
+        blocker = self._first_blocker(name, watched, globs)  # an error leaves it where it was
         self._waiters.get(watched.blocker, set()).discard(name)
-        watched.blocker = self._first_blocker(name, watched, globs)
+        watched.blocker = blocker
         if watched.blocker:
             self._waiters.setdefault(watched.blocker, set()).add(name)
             return False

@@ -175,7 +175,9 @@ class _States:
     def of(self, name: str) -> str:
         """The state; empty for a task that is nowhere."""
         if self._listed is not None:
-            return self._listed.get(name, "")
+            if name not in self._listed:
+                self._listed[name] = self._look(name)  # it moved while that was listed
+            return self._listed[name]
         if name not in self._known:
             if len(self._known) >= _LOOKS_AT_MOST:
                 self._listed = self._list()
@@ -194,7 +196,11 @@ class _States:
             return State.DONE.value
         if exists(paths.finished_record(name, State.FAILED)):
             return State.FAILED.value
-        return State.WAITING.value if exists(paths.waiting_record(name)) else ""
+        if exists(paths.waiting_record(name)):
+            return State.WAITING.value
+        # Claimed since the claims were listed, perhaps: only a name that is free is nowhere.
+        location = self._tree.locate(name) if exists(paths.name(name)) else None
+        return location.state.value if location is not None else ""
 
     def _list(self) -> dict[str, str]:
         paths = self._tree.paths

@@ -173,17 +173,18 @@ class Chores:
 
         return ask
 
-    def promote(self) -> bool:
+    def promote(self, *, anyway: bool = False) -> bool:
         """Promotes what is ready, now; says whether tasks became claimable.
 
-        Of many workers each keeps its pauses: all of them together look often enough.
+        Of many workers each keeps its pauses: all of them together look often enough. One that is
+        about to leave looks ``anyway``, and at all: it may be the last.
         """
         started = time.monotonic()
-        if self._promoter.is_one_of_many and started < self._next_promote:
+        if not anyway and self._promoter.is_one_of_many and started < self._next_promote:
             return False
         promoted: list[str] = []
         try:
-            promoted = self._promoter.refresh()
+            promoted = self._promoter.sweep() if anyway else self._promoter.refresh()
         except (OSError, FleetError) as error:
             self._note(f"waiting tasks cannot be promoted: {describe_problem(error)}")
         now = time.monotonic()

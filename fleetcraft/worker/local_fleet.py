@@ -9,6 +9,7 @@ death.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -17,8 +18,9 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from fleetcraft.errors import FleetError
 from fleetcraft.spool import leases
-from fleetcraft.spool.control import read_markers, refuse_markers
+from fleetcraft.spool.control import promote, read_markers, refuse_markers
 from fleetcraft.spool.recovery import ask_this_machine, recover
 from fleetcraft.spool.tree import SpoolTree, describe_problem
 from fleetcraft.spool.views import counts
@@ -121,6 +123,8 @@ class _LocalFleet:
         old = {
             number: signal.signal(number, self._on_signal)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            # One that was started by nohup does not hear of its terminal.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
         }
         try:
             self._recover(earlier=True)
@@ -282,9 +286,19 @@ class _LocalFleet:
             return
         if any(m.chance_at is not None for m in self._members):
             return  # a task asked to be tried again later: that is still to come
+        if self._confirming and self._promote():
+            self._confirming = False
         self._dismissed = self._confirming
         self._confirming = not self._dismissed
         self._say("leave" if self._dismissed else "look")
+
+    def _promote(self) -> bool:
+        """Whether something that waits was ready: each worker knows but what it met itself."""
+        try:
+            return bool(promote(self._tree))
+        except (OSError, FleetError) as error:
+            self._report.stopped.append(f"waiting tasks are left: {describe_problem(error)}")
+            return False
 
     def _say(self, word: str) -> None:
         """Says something to every worker, which is busy until it answers."""
@@ -323,7 +337,8 @@ class _LocalFleet:
 def _close_pipes(member: _Member) -> None:
     for pipe in (member.process.stdin, member.process.stdout):
         if pipe is not None:
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):  # a word that it did not live to hear
+                pipe.close()
 
 
 def _stdout(member: _Member) -> int:

@@ -277,6 +277,7 @@ class Worker:
                 self._pause_idle(looked_s=time.monotonic() - now)
                 break
             if taken is Nothing.THROUGH_THE_GATE:
+                self._arrivals.rest()  # a new task opens no gate
                 self._next_poll = time.monotonic() + self._gate_pause_s
                 self._gate_pause_s = min(_GATE_LIMIT_S, self._gate_pause_s * 1.3)
                 break
@@ -303,6 +304,7 @@ class Worker:
         problem = describe_problem(error)
         now = time.monotonic()
         self._diary.note(f"the spool cannot be used now: {problem}")
+        self._arrivals.rest()
         self._next_poll = now + self._idle_pause_s * random.uniform(0.7, 1.3)
         self._idle_pause_s = min(self.idle_limit_s, self._idle_pause_s * 1.5)
         if now - self._idle_since >= self._settings.idle_s:
@@ -329,12 +331,20 @@ class Worker:
         if marker := self._settings.until_marker:
             # The order matters: only an empty look after the marker was there counts. A task that
             # asked to be tried again later is in the queue, though nobody may claim it yet.
-            if self._seen_empty and self.next_chance_s() is None:
+            if self._seen_empty and self.next_chance_s() is None and not self._found_more():
                 self.leave(f"{marker} exists and the queue was empty after it")
             self._seen_empty = os.path.exists(marker)
             return
-        if time.monotonic() - self._idle_since >= self._settings.idle_s:
+        idle_s = time.monotonic() - self._idle_since
+        if idle_s >= self._settings.idle_s and not self._found_more():
             self.leave(f"nothing to claim for {self._settings.idle_s:g} s")
+
+    def _found_more(self) -> bool:
+        """Whether a last look at what waits made something claimable: nobody else may look."""
+        if not self._chores.promote(anyway=True):
+            return False
+        self._next_poll = 0.0
+        return True
 
     def _wait(self) -> None:
         quiet_until = self._chores.due_at(leaving=bool(self._leaving))

@@ -164,7 +164,11 @@ class _Forked:
 
     def _take(self, flags: int) -> int | None:
         if not self._ended:
-            pid, status = os.waitpid(self.pid, flags)
+            try:
+                pid, status = os.waitpid(self.pid, flags)
+            except ChildProcessError:
+                # A signal came in the middle of this: its handler has waited for it, or asks now.
+                return self.returncode
             if pid == 0:
                 return None
             self.returncode = os.waitstatus_to_exitcode(status)

@@ -120,9 +120,11 @@ class Tender:
                 self._lose(slot, slot.attempt)
                 continue
             if ended is not None:
-                if slot.attempt.stopped is None and _was_cut(ended):
+                attempt = slot.attempt
+                if attempt.stopped is None and _was_cut(ended):
                     self._heed()
-                self._finish(slot, slot.attempt, ended)
+                if slot.attempt is attempt:  # else its keeper was found dead meanwhile
+                    self._finish(slot, attempt, ended)
 
     def _finish(self, slot: Slot, attempt: Attempt, ended: Ended) -> None:
         name = attempt.held.name

@@ -12,14 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetcraft.errors import UsageError
+from fleetcraft.identity import Owner
 from fleetcraft.layout import Lane, State
+from fleetcraft.spool import views
 from fleetcraft.spool.dependencies import blocked_tasks, refuse_cycles
 from fleetcraft.spool.enqueue import enqueue_batch
 from fleetcraft.spool.promotion import Promoter
 from fleetcraft.spool.record import Outcome
 from fleetcraft.spool.tree import SpoolTree
 from tests.crash.operations import QuickFS
-from tests.spool.acts import publish, run, spec, state_of
+from tests.spool.acts import publish, run, spec, state_of, take
 
 
 def test_a_task_is_ready_when_all_it_names_are_done(tree: SpoolTree) -> None:
@@ -250,3 +252,21 @@ def _has_cycle(after: dict[int, set[int]]) -> bool:
         for task in free:
             del left[task]
     return bool(left)
+
+
+def test_a_blocker_that_is_claimed_while_status_looks_is_not_missing(
+    tree: SpoolTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tree, "a")
+    publish(tree, "w", after=("a",))
+    claims_of = tree.claims
+
+    def claimed_right_after() -> list[tuple[str, Owner]]:
+        found = claims_of()
+        monkeypatch.setattr(tree, "claims", claims_of)
+        take(tree, "a")
+        return found
+
+    monkeypatch.setattr(tree, "claims", claimed_right_after)
+    (blocked,) = views.status(tree).blocked
+    assert (blocked.task, blocked.blocker, blocked.blocker_state) == ("w", "a", "running")

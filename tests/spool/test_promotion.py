@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import pytest
 
-from fleetcraft.layout import State
-from fleetcraft.spool import globs, promotion
+from fleetcraft.errors import IntegrityError
+from fleetcraft.layout import Lane, State
+from fleetcraft.spool import control, globs, promotion
 from fleetcraft.spool.enqueue import enqueue_batch
 from fleetcraft.spool.promotion import Promoter
 from fleetcraft.spool.tree import SpoolTree
+from tests.crash.operations import QuickFS
 from tests.spool.acts import publish, run, spec, state_of
 
 
@@ -52,3 +57,66 @@ def test_a_glob_over_many_is_met_when_the_last_match_is_done(
     run(tree, "enc-2")
     assert [*promoter.finished("enc-2"), *promoter.refresh()] == ["enc-t"]
     assert state_of(tree, "u") is State.WAITING
+
+
+class _Away(QuickFS):
+    """A mount that does not tell of one path for a while."""
+
+    path = ""
+
+    def exists(self, path: str) -> bool:
+        if self.path and path.endswith(self.path):
+            raise OSError(errno.ESTALE, "Stale file handle", path)
+        return super().exists(path)
+
+
+@pytest.mark.parametrize("seen_before", [False, True])
+def test_a_look_that_failed_keeps_no_task_waiting_for_ever(
+    tree: SpoolTree, seen_before: bool
+) -> None:
+    publish(tree, "a")
+    publish(tree, "b")
+    publish(tree, "t", after=("a", "b"))
+    fs = _Away()
+    promoter = Promoter(SpoolTree(tree.paths.root, fs))
+    if seen_before:
+        promoter.refresh()
+        run(tree, "a")
+    fs.path = "/done/b.sh" if seen_before else "/done/a.sh"
+    with pytest.raises(OSError, match="Stale"):
+        promoter.refresh()
+    fs.path = ""
+    for name in ("b",) if seen_before else ("a", "b"):
+        run(tree, name)
+    assert promoter.refresh() == ["t"]
+
+
+def test_a_task_whose_place_is_taken_hinders_no_other(tree: SpoolTree) -> None:
+    publish(tree, "a")
+    for name in ("t", "u", "v"):
+        publish(tree, name, after=("a",))
+    run(tree, "a")
+    Path(tree.paths.pending_record("t", Lane.PLAIN)).write_text("another\n")
+    with pytest.raises(IntegrityError):
+        Promoter(tree).refresh()
+    assert [state_of(tree, name) for name in ("u", "v")] == [State.PENDING] * 2
+
+
+def test_promote_by_hand_meets_all_however_many_wait(
+    tree: SpoolTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(promotion, "_LEAST_SHARE", 3)
+    monkeypatch.setattr(promotion, "MAX_WATCHED", 3)
+    publish(tree, "a")
+    enqueue_batch(tree, [spec(f"t{n}", after=("never",)) for n in range(8)])
+    publish(tree, "u", after=("a",))
+    run(tree, "a")
+    assert control.promote(tree) == ["u"]
+
+
+def test_a_glob_matches_no_leftover_of_the_file_system(tree: SpoolTree) -> None:
+    publish(tree, "a")
+    publish(tree, "t", after=("*",))
+    Path(tree.paths.names, ".nfs0001").touch()
+    run(tree, "a")
+    assert Promoter(tree).refresh() == ["t"]

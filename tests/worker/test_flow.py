@@ -90,3 +90,12 @@ def test_an_empty_spool_is_a_run_of_nothing(site: Site) -> None:
     report = site.drain(workers=2)
     assert (report["done"], report["failed"], report["exit_code"]) == (0, 0, 0)
     assert report["stopped"] == []
+
+
+def test_of_many_workers_none_leaves_what_their_last_tasks_free(site: Site) -> None:
+    # Above sixteen each looks after a share of what waits, and knows only what it met itself.
+    site.enqueue("a", "sleep 0.6")
+    site.enqueue("b", "sleep 1.2")
+    site.enqueue("c", SAY, after=("a", "b"))
+    report = site.drain(workers=17)
+    assert (report["done"], report["left"]["waiting"]) == (3, 0)

@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from fleetcraft.worker import local_fleet, member_process
 from fleetcraft.worker.member_process import MEMBER_NAME
 from tests.worker.harness import children, lives, wait_until
 
@@ -80,3 +83,42 @@ def test_a_killed_parent_leaves_no_pipe_open_in_a_fellow() -> None:
     with parent:
         parent.kill()
         wait_until(lambda: not any(map(lives, members)), "the members to end")
+
+
+class Gone:
+    """Pipes of a child that died before it heard a word."""
+
+    def __init__(self) -> None:
+        reader, writer = os.pipe()
+        self.stdin = os.fdopen(writer, "wb")
+        self.stdout = None
+        os.close(reader)
+
+
+def test_the_pipe_of_a_dead_member_is_closed_in_peace() -> None:
+    gone = Gone()
+    gone.stdin.write(b"leave\n")
+    local_fleet._close_pipes(local_fleet._Member(index=0, process=gone))  # type: ignore[arg-type]
+    assert gone.stdin.closed
+
+
+def test_a_signal_that_comes_while_a_member_is_waited_for_asks_in_peace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    ends = [os.fdopen(fd, mode) for fd, mode in zip(os.pipe(), ("rb", "wb"), strict=True)]
+    forked = member_process._Forked(child.pid, ends[1], ends[0])  # type: ignore[arg-type]
+    wait = os.waitpid
+
+    def waits_and_is_interrupted(pid: int, flags: int) -> tuple[int, int]:
+        done = wait(pid, flags)
+        monkeypatch.setattr(os, "waitpid", wait)
+        forked.poll()  # as the handler of a signal does
+        return done
+
+    monkeypatch.setattr(os, "waitpid", waits_and_is_interrupted)
+    assert forked.wait() == 3
+    assert forked.poll() == 3
+    child.returncode = 3  # it was waited for behind its back
+    for end in ends:
+        end.close()
