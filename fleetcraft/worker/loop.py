@@ -246,10 +246,7 @@ class Worker:
         self.interrupt(f"stopped by {name}", code)
 
     def _heed_signal(self) -> None:
-        """A task was ended by TERM or KILL: a signal to end may have come here since the last look.
-
-        Who stops a pack tells its worker before its tasks; Slurm's own may yet be on its way.
-        """
+        """A task was ended by TERM or KILL: a signal came here first, or Slurm's is on its way."""
         if self._settings.run.job and self._signals is not None:
             self._signals.await_one()
         self._obey_signal()
@@ -335,16 +332,13 @@ class Worker:
                 self.leave(f"{marker} exists and the queue was empty after it")
             self._seen_empty = os.path.exists(marker)
             return
-        idle_s = time.monotonic() - self._idle_since
-        if idle_s >= self._settings.idle_s and not self._found_more():
+        if time.monotonic() - self._idle_since >= self._settings.idle_s and not self._found_more():
             self.leave(f"nothing to claim for {self._settings.idle_s:g} s")
 
     def _found_more(self) -> bool:
         """Whether a last look at what waits made something claimable: nobody else may look."""
-        if not self._chores.promote(anyway=True):
-            return False
         self._next_poll = 0.0
-        return True
+        return self._chores.promote(anyway=True)
 
     def _wait(self) -> None:
         quiet_until = self._chores.due_at(leaving=bool(self._leaving))
