@@ -198,8 +198,11 @@ class Journal:
             self.lost += 1
 
     def close(self) -> None:
-        """Closes the file."""
-        os.close(self._fd)
+        """Closes the file; a mount that fails even then loses lines, never the work."""
+        try:
+            os.close(self._fd)
+        except OSError:
+            self.lost += 1
 
 
 def read_journal(tree: SpoolTree, lease_name: str) -> tuple[list[dict[str, Any]], int]:

@@ -6,6 +6,7 @@ threads, and nothing here touches a file, except to count the bytes there are at
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -65,11 +66,11 @@ class Quota:
 
     def __init__(self, backing: str) -> None:
         self._lock = threading.Lock()
-        self.used = sum(
-            os.lstat(os.path.join(folder, file)).st_size
-            for folder, _, files in os.walk(backing)
-            for file in files
-        )
+        self.used = 0
+        for folder, _, files in os.walk(backing):
+            for file in files:
+                with contextlib.suppress(FileNotFoundError):  # it is in use meanwhile
+                    self.used += os.lstat(os.path.join(folder, file)).st_size
 
     def grow(self, wanted: int, most: int) -> int:
         """Takes as many of the wanted bytes as are left."""

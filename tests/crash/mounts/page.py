@@ -53,8 +53,8 @@ what was retried fails again in the run (1).
 """
 _FULL = """## Full in the middle of a fleet
 
-Two workers run; the mount is filled at a third and two thirds of the tasks; workers leave; there is
-room again and others go on. Records are as long as a page, so that no line of history fits.
+Two workers run; while tasks run, the mount is filled; the workers leave; there is room again and
+two others go on; three times. Records are as long as a page, so that no line of history fits.
 """
 _MATRIX = """## The crash matrix on the mount
 

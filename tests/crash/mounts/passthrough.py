@@ -325,7 +325,7 @@ def _serve(listening: socket.socket, files: Passthrough) -> None:
             for line in stream:
                 try:
                     said = answer(files, json.loads(line))
-                except (ValueError, msgspec.ValidationError) as error:
+                except (ValueError, OSError, msgspec.ValidationError) as error:
                     said = {"error": str(error)}
                 stream.write(json.dumps(said) + "\n")
                 stream.flush()

@@ -6,13 +6,17 @@ Not here: what single rules do (`test_passthrough`).
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.crash.mounts import greeting
+from tests.crash.mounts.fleet_work import Fleet
 from tests.crash.mounts.judging import judge
-from tests.crash.mounts.mounting import CannotMountError, why_no_fuse
+from tests.crash.mounts.mounting import CannotMountError, mounted, why_no_fuse
 from tests.crash.mounts.trial import put_through
 from tests.crash.mounts.troubles import BY_NAME, TROUBLES
 
@@ -60,6 +64,26 @@ def test_the_doctor_finds_that_there_are_no_hard_links_and_init_says_what_follow
     except CannotMountError as error:
         pytest.skip(str(error))
     assert said.fault == ""
+
+
+@needs_fuse
+def test_a_worker_whose_file_system_dies_leaves_with_its_own_code_and_a_sentence(
+    tmp_path: Path,
+) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    with mounted(tmp_path) as mount:
+        fleet = Fleet([mount.folder / "tree"], notes, seed=0)
+        fleet.insist(0, "init")
+        fleet.enqueue(0, "a", 30)
+        # It is patient between two tasks, for so long as it would be idle.
+        process = fleet.start(0, "worker", "--heartbeat", "0.5", "--idle", "1")
+        while not (notes / "ran").exists():
+            time.sleep(0.02)
+        os.kill(mount.pid, signal.SIGKILL)
+        code = fleet.await_end(process, "worker")
+    assert fleet.said.faults == []
+    assert code == 9, fleet.said.sentences
 
 
 # ---------------------------------------------------------------- the judge, without a mount

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from tests.crash.mounts import fleet_work
+from tests.crash.mounts.belief import Quota
 from tests.crash.mounts.fleet_work import Fleet, Said
 from tests.crash.mounts.judging import Judgement
 from tests.crash.mounts.mounting import REPO, Mount, mounted
@@ -188,7 +189,7 @@ def _weather(mounts: list[Mount], trouble: Trouble, until: Callable[[], bool]) -
 
 
 def _used(mount: Mount) -> int:
-    return sum(file.lstat().st_size for file in mount.backing.rglob("*") if file.is_file())
+    return Quota(str(mount.backing)).used
 
 
 def _calm(fleet: Fleet, base: Path, wanted: int) -> int:
