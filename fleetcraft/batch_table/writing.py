@@ -16,7 +16,7 @@ import yaml
 from fleetcraft.batch_table.reading import read_table
 from fleetcraft.batch_table.records import SCHEMA, Table, content, hash_of
 from fleetcraft.errors import DataError, TryAgainLaterError
-from fleetcraft.files import FileSystem, replace_atomically
+from fleetcraft.files import NO_HARD_LINKS, FileSystem, replace_atomically
 from fleetcraft.trust import make_folders
 
 _HEAD = "# The batch table. An edited one is refused; fleetcraft calibrate freeze writes it.\n"
@@ -89,8 +89,15 @@ def _hash_before(path: str) -> str:
 
 def _keep(path: str, table_hash: str) -> str:
     kept = history_path(path, table_hash)
-    with contextlib.suppress(FileExistsError):  # the same table was there once before
-        FileSystem().link(path, kept)
+    fs = FileSystem()
+    try:
+        fs.link(path, kept)
+    except FileExistsError:
+        pass  # the same table was there once before
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        _replace(kept, fs.read(path))  # the hash in its name says what must be in it
     return kept
 
 

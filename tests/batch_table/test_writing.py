@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
 
 from fleetcraft.batch_table import TableWatch, make_table, read_table, write_table
 from fleetcraft.errors import BatchRefusedError, DataError, TryAgainLaterError
+from fleetcraft.files import FileSystem
 from tests.batch_table.rows import ROW, changed, table
 
 ONE, TWO = table(batch=1), table(batch=2)
@@ -27,6 +30,21 @@ def test_the_table_before_stays_beside_the_new_one(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         ["batch-table.yaml", *(f"batch-table.{t.hash[7:19]}.yaml" for t in (ONE, TWO))]
     )
+
+
+def test_the_table_before_is_kept_also_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(_fs: FileSystem, source: str, destination: str) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), source, None, destination)
+
+    path = tmp_path / "batch-table.yaml"
+    write_table(str(path), ONE)
+    before = path.read_bytes()
+    monkeypatch.setattr(FileSystem, "link", no_links)
+    kept = write_table(str(path), TWO)
+    assert Path(kept).read_bytes() == before
+    assert read_table(kept) == ONE
 
 
 def test_a_table_that_was_written_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
