@@ -300,7 +300,9 @@ def test_a_lock_that_may_be_anothers_is_exit_75_until_a_person_consents(
     folder = work.root / "control/locks/renew"
     (folder / "released.1").unlink()
     record = json.loads((folder / "gen.1").read_bytes())
-    (folder / "gen.1").write_text(json.dumps({**record, "host": "login2", "pid": 4711}))
+    # With a nonce of its own: what this process itself was given it knows to have released.
+    other = {**record, "host": "login2", "pid": 4711, "nonce": "another"}
+    (folder / "gen.1").write_text(json.dumps(other))
     called = work("renew", "--lane", "8x1h", "--now")
     assert called.code == 75
     assert "process 4711 on login2" in called.err

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import pytest
 from matplotlib.figure import Figure
@@ -43,8 +44,8 @@ def telemetry(fleet: Fleet) -> Path:
 def no_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are laid out and filed, but empty: for what is not about their looks."""
 
-    def write_nothing(figure: Figure, path: Path, **options: object) -> None:
-        path.write_bytes(b"")
+    def write_nothing(figure: Figure, file: IO[bytes], **options: object) -> None:
+        file.write(b"")
 
     monkeypatch.setattr(Figure, "savefig", write_nothing)
 

@@ -175,17 +175,18 @@ def _prove_log(place: Place) -> None:
 
 def _read_whole(place: Place, later: int = 0) -> None:
     """Every row that was counted is there once; what is no row is counted by its kind."""
-    found, torn = [], 0
+    found, torn, rows = [], 0, 0
     sources = find_sources(f"{place.root}/telemetry")
     assert not sources.refused, sources.refused
-    for source in sources.sources:
+    for source in sorted(sources.sources, key=lambda source: source.name):  # oldest first
         reader = FileReader(source, columns=("util_pct",))
         for chunk in reader.chunks():
             found += list(zip(chunk.t_s.tolist(), chunk.values["util_pct"].tolist(), strict=True))
         rejected = dict(reader.counts.rejected)
         torn += sum(rejected.values())
         assert set(rejected) <= _OF_A_CUT, f"{source.name}: {rejected}"
-        _sidecar_tells_the_truth(source.path, reader)
+        rows += reader.counts.rows
+        _sidecar_tells_the_truth(source.path, rows)
     counted = {(T_S + 30 * int(w[1]), 10.0 * int(w[1]) + int(w[2])) for w in _said(place, "row")}
     assert counted <= set(found), f"rows that were counted are not read: {counted - set(found)}"
     known = {(T_S + 30 * s, 10.0 * s + gpu) for s in range(SAMPLES) for gpu in (0, 1)}
@@ -199,14 +200,15 @@ _OF_A_CUT = {Rejection.TORN_TAIL.value, Rejection.WRONG_COLUMNS.value, Rejection
              Rejection.BAD_TIME.value}  # fmt: skip
 
 
-def _sidecar_tells_the_truth(path: str, reader: FileReader) -> None:
+def _sidecar_tells_the_truth(path: str, rows: int) -> None:
+    """Its count is of all files of its logger, so of those up to this one."""
     try:
         data = FileSystem().read(sidecar(path))
     except FileNotFoundError:
         return
     record = msgspec.json.decode(data, type=SidecarRecord)
     if record.ended_at is not None and record.rows_written is not None:
-        assert reader.counts.rows >= record.rows_written, "the end mark counts rows that are not"
+        assert rows >= record.rows_written, "the end mark counts rows that are not"
 
 
 def _said(place: Place, word: str) -> Iterator[list[str]]:
