@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from fleetcraft.errors import BadNameError, UsageError
 
 NAME_MAX_BYTES = 180
+_PATTERN_MAX = 4 * NAME_MAX_BYTES
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PATTERN = re.compile(r"[A-Za-z0-9_.\-*?\[\]!]+")
 _GLOB_CHARACTERS = frozenset("*?[")
@@ -48,6 +49,12 @@ def check_dependency(text: str) -> str:
     """
     if not is_glob(text):
         return check_name(text)
+    if len(text) > _PATTERN_MAX:  # many `[` take the square of their number to be read
+        raise UsageError(
+            f"bad dependency: {text[:40]!r}... is longer than {_PATTERN_MAX} characters",
+            hint="a shorter pattern, or several with --after",
+            text=text[:_PATTERN_MAX],
+        )
     if _PATTERN.fullmatch(text) is None:
         raise UsageError(
             f"bad dependency {text!r}: a pattern may hold name characters and * ? [ ]",

@@ -239,7 +239,8 @@ def _opened(path: str) -> InputContainer:
     if file.is_file() and file.stat().st_size == 0:
         raise DataError(f"cannot read {path}: the file is empty (0 bytes)", hint=_BROKEN, path=path)
     with translated(path, "read", _BROKEN if file.is_file() else ""):
-        return av.open(file_url(path))
+        # Titles and comments may be in any encoding, and nothing here looks at them.
+        return av.open(file_url(path), metadata_errors="replace")
 
 
 def _video_stream(path: str, container: InputContainer) -> VideoStream:
@@ -248,7 +249,10 @@ def _video_stream(path: str, container: InputContainer) -> VideoStream:
         raise DataError(
             f"cannot read {path}: it has no video stream, only {', '.join(kinds)}", path=path
         )
-    return container.streams.video[0]
+    stream = container.streams.video[0]
+    if stream.codec_context is None:
+        raise DataError(f"cannot read {path}: its codec is unknown", hint=_BROKEN, path=path)
+    return stream
 
 
 def _info(path: str, container: InputContainer, stream: VideoStream) -> VideoInfo:

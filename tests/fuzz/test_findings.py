@@ -6,6 +6,7 @@ Where a target reads the same thing, the value goes through it, so that its inva
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -186,3 +187,50 @@ def test_a_small_window_needs_little_memory_to_be_verified() -> None:
 def test_a_log_of_blanks_holds_nothing_to_show() -> None:
     """A tab was shown, and nothing said that there was nothing else."""
     assert attempt(named("report: tail of a log"), b"\t") == ""
+
+
+def test_a_pattern_without_end_is_refused() -> None:
+    """A hundred thousand brackets took minutes of a worker that only looked at a dependency."""
+    said = attempt(named("names: dependency"), "[" * 100_000)
+    assert said.startswith("UsageError")
+
+
+def test_a_bag_that_says_its_version_three_times_cannot_be_verified() -> None:
+    """The bagit library raised AttributeError: of a tag that stands twice it makes a list."""
+    declaration = b"BagIt-Version: 1.0\n" * 3 + b"Tag-File-Character-Encoding: UTF-8\n"
+    said = attempt(named("evidence: bag of another program"), (declaration, b"", b""))
+    assert said.partition(" ")[0] in ("DataError", "ConfigError")  # the latter without bagit
+
+
+def test_titles_of_a_video_may_be_in_any_encoding(tmp_path: Path) -> None:
+    """The binding raised UnicodeDecodeError of a title, and nobody had asked for titles."""
+    av = pytest.importorskip("av")
+    from fleetcraft.video.reader import inspect_video
+
+    path = tmp_path / "clip.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=8)
+        stream.width = stream.height = 32
+        container.metadata["title"] = "TITLE"
+        for packet in (*stream.encode(av.VideoFrame(32, 32, "yuv420p")), *stream.encode()):
+            container.mux(packet)
+    path.write_bytes(path.read_bytes().replace(b"TITLE", b"TI\xb2LE"))
+    assert inspect_video(path).width == 32
+
+
+def test_a_video_whose_codec_nobody_knows_is_named(tmp_path: Path) -> None:
+    """``context.format`` raised AttributeError, as there was no context."""
+    av = pytest.importorskip("av")
+    from fleetcraft.errors import DataError
+    from fleetcraft.video.reader import inspect_video
+
+    path = tmp_path / "clip.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mjpeg", rate=8)
+        stream.width = stream.height = 32
+        stream.pix_fmt = "yuvj420p"
+        for packet in (*stream.encode(av.VideoFrame(32, 32, "yuvj420p")), *stream.encode()):
+            container.mux(packet)
+    path.write_bytes(path.read_bytes().replace(b"MJPG", b"QQQQ"))
+    with pytest.raises(DataError, match="codec is unknown|cannot read"):
+        inspect_video(path)

@@ -51,6 +51,7 @@ DATA = "data"
 OUR_MANIFEST = "fleetcraft-manifest.json"
 _BAGIT, _INFO = "bagit.txt", "bag-info.txt"
 _PAYLOAD, _TAGS = "manifest-sha256.txt", "tagmanifest-sha256.txt"
+_TWICE = (TypeError, LookupError, AttributeError)
 _ALL = frozenset({_BAGIT, _INFO, _PAYLOAD, _TAGS, OUR_MANIFEST, DATA})
 
 
@@ -305,8 +306,8 @@ def _verify_foreign(folder: str, level: Level, fs: BulkFileSystem) -> Verificati
     try:
         foreign = ForeignBag(library, folder, level, fs)
         foreign.compare()
-    except (library.BagError, OSError, ValueError, TypeError, LookupError) as error:
-        # The last three are what the library meets in tag files that say a thing twice, or oddly.
+    except (library.BagError, OSError, ValueError, *_TWICE) as error:
+        # The last ones are what the library meets in tag files that say a thing twice, or oddly.
         raise DataError(
             f"cannot verify the bag {folder}: {error}; nothing was concluded",
             hint="see RFC 8493 for what a bag must hold",
