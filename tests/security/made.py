@@ -76,7 +76,7 @@ def _spool(call: Maker) -> None:
     env_file.write_text(f"FROM_FILE={SECRET}\n")
     env_file.chmod(0o600)
     call("init")
-    look = "ps -eo args > ps.txt; echo made > out.txt"
+    look = "echo $$ > ps.txt; ps -eo pid=,ppid=,args= >> ps.txt; echo made > out.txt"
     call("enqueue", "-n", "good", "--outputs", "out.txt", "--env-file", "env", look)
     call("enqueue", "-n", "bad", "--family", "f/1", "echo 'Error: it broke' >&2; exit 3")
     call("enqueue", "-n", "next", "--after", "good", "true")
