@@ -102,7 +102,7 @@ class _LocalFleet:
         workers: int,
         on_event: OnEvent,
         *,
-        forks: bool,
+        forks: bool = False,
     ) -> None:
         self._tree = tree
         self._forks = forks
