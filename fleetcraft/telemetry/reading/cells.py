@@ -6,7 +6,6 @@ one that ``float`` gives for the same text; what is not plainly one is given bac
 
 from __future__ import annotations
 
-import math
 import re
 
 import numpy as np
@@ -145,8 +144,7 @@ def number_or_none(text: bytes) -> float | None:
     """The number that one cell says, with or without a unit; None when it says none."""
     for unit in _UNITS:
         text = text.removesuffix(unit).rstrip()
-    number = float(text) if _NUMBER.fullmatch(text) else math.nan
-    return number if math.isfinite(number) else None
+    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def distinct(lines: Lines, start: Ints, end: Ints) -> tuple[Ints, list[bytes]]:
