@@ -22,7 +22,7 @@ from fleetcraft.identity import process_id
 REPO = Path(__file__).resolve().parents[1]
 
 PRELUDE = """
-import dataclasses, json, os, signal, sys, time
+import json, msgspec, os, signal, sys, time
 from fleetcraft.process import TaskProcess, become_subreaper, descendants, die_with_parent
 become_subreaper()
 task = TaskProcess()
@@ -34,7 +34,7 @@ def wait():
         time.sleep(0.01)
     return ended
 def say(*what):
-    print(json.dumps([dataclasses.asdict(w) if dataclasses.is_dataclass(w) else w for w in what]))
+    print(json.dumps(msgspec.to_builtins(what)))
 def until(path):
     while not os.path.exists(path):
         time.sleep(0.01)
