@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from fleetcraft.doctor.findings import Finding, Verdict, ok, wrong
-from fleetcraft.files import FileSystem
+from fleetcraft.files import NO_HARD_LINKS, FileSystem
 from fleetcraft.identity import new_record_id
 
 PREFIX = ".probe-"
@@ -32,7 +32,6 @@ _BLOCK_BYTES = 4096
 _LINES = 50
 _LINE_BYTES = 100
 _LONGEST_NAME = 180 + len(".sh.") + 48  # a task's name, and the owner of its claim
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -206,7 +205,7 @@ def _link(fs: FileSystem, room: str) -> str:
     try:
         fs.link(f"{room}/a", f"{room}/b")
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in NO_HARD_LINKS:
             raise
         raise Broken(
             f"there are no hard links here: {error.strerror or error}",
@@ -235,7 +234,7 @@ def _put(fs: FileSystem, room: str) -> str:
     try:
         rounds = _race(prepare, act, "linked one name")
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in NO_HARD_LINKS:
             raise
         return "not tried: there are no hard links here"
     return f"of two threads that took one name, one won in each of {rounds} rounds"

@@ -5,12 +5,9 @@ Not here: what is published. Invariant: True and False are certain; what is not 
 
 from __future__ import annotations
 
-import errno
 import os
 
-from fleetcraft.files import FileSystem
-
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+from fleetcraft.files import NO_HARD_LINKS, FileSystem
 
 
 def put_if_absent(fs: FileSystem, path: str, data: bytes) -> bool:
@@ -28,7 +25,7 @@ def put_if_absent(fs: FileSystem, path: str, data: bytes) -> bool:
     try:
         return publish_new(fs, path, data)
     except OSError as error:
-        if error.errno in _NO_LINKS:
+        if error.errno in NO_HARD_LINKS:
             return _create_new(fs, path, data)
         return _look_again(fs, path, data, error)
 

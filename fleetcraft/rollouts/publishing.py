@@ -8,7 +8,6 @@ exactly one rename, after its identity is its own, and into room that was reserv
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from itertools import chain
 import msgspec
 
 from fleetcraft.errors import DataError, UsageError
-from fleetcraft.files import FileSystem
+from fleetcraft.files import NO_HARD_LINKS, FileSystem
 from fleetcraft.identity import new_launch_token, sha256_hex
 from fleetcraft.layout.rollouts import RolloutName, parse_half, parse_ident
 from fleetcraft.locks import put_if_absent
@@ -37,7 +36,6 @@ from fleetcraft.rollouts.streams import StreamLease
 from fleetcraft.rollouts.transaction.moves import Move, discard, move
 
 # What link(2) says where hard links do not exist (some FUSE, SMB and object mounts).
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +206,7 @@ def _bind(fs: FileSystem, temporary: str, ident: str, data: bytes) -> bool:
             if fs.read(ident) != data:
                 return False
         except FileNotFoundError:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in NO_HARD_LINKS:
                 raise error from None
             return put_if_absent(fs, ident, data)
     fs.sync_folder(os.path.dirname(ident))

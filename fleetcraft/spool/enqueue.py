@@ -16,6 +16,7 @@ from enum import StrEnum
 import msgspec
 
 from fleetcraft.errors import DataError, NameTakenError, SpoolError, UsageError
+from fleetcraft.files import NO_HARD_LINKS
 from fleetcraft.identity import new_record_id
 from fleetcraft.layout import Lane
 from fleetcraft.spool.directives import TaskSpec, check_spec
@@ -23,8 +24,6 @@ from fleetcraft.spool.record import Record, compose, parse
 from fleetcraft.spool.syntax import refuse_unfinished_commands
 from fleetcraft.spool.tree import SpoolTree, unreadable
 
-# What link(2) says where hard links do not exist (some FUSE, SMB and object mounts).
-_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _RECORD_MODE = 0o700
 _LOOKS_AT_MOST = 5_000
 
@@ -199,7 +198,7 @@ def _take_name(tree: SpoolTree, draft: _Draft) -> bool:
     except FileExistsError:
         return holder_id(tree, draft.spec.name) == draft.record.id
     except OSError as error:
-        if error.errno in _NO_HARD_LINKS:
+        if error.errno in NO_HARD_LINKS:
             return _take_name_by_folder(tree, draft)
         try:
             ours = holder_id(tree, draft.spec.name) == draft.record.id

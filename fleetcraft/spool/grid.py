@@ -18,7 +18,6 @@ import msgspec
 from fleetcraft.errors import ConfigError, DataError, FleetError, SpoolError, UsageError
 from fleetcraft.identity import new_record_id, sha256_hex
 from fleetcraft.layout import Lane
-from fleetcraft.locks import put_if_absent
 from fleetcraft.spool.directives import TaskSpec, check_spec, write_directives
 from fleetcraft.spool.record import Record, compose, parse
 from fleetcraft.spool.syntax import refuse_unfinished_commands
@@ -147,6 +146,8 @@ def _record(spec: TaskSpec) -> Record:
 
 
 def _publish(tree: SpoolTree, digest: str, data: bytes) -> None:
+    from fleetcraft.locks import put_if_absent  # a worker, which only reads grids, starts without
+
     path = tree.paths.grid(digest)
     try:
         with contextlib.suppress(FileExistsError):
@@ -237,6 +238,8 @@ def bind(tree: SpoolTree, digest: str, *, instead_of: str = "") -> bool:
         SpoolError: There is no such grid, or the lane is bound to another one.
         DataError: The grid, or the present binding, cannot be verified.
     """
+    from fleetcraft.locks import put_if_absent
+
     read_grid(tree, digest)
     path, data = tree.paths.last_grid, f"{digest}\n".encode()
     try:

@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import IO, Protocol
@@ -52,6 +51,8 @@ def start_afresh(settings: WorkerSettings) -> MemberProcess:
     Raises:
         OSError: It cannot be started.
     """
+    import subprocess  # who forks starts without it
+
     command = [
         sys.executable, "-m", "fleetcraft.worker.member",
         msgspec.json.encode(settings).decode(), str(os.getpid()),

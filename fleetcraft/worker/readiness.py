@@ -11,8 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from fleetcraft.spool import barrier
-
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 10.0
 
@@ -33,6 +31,8 @@ class ReadinessWatch:
         threading.Thread(target=self._run, name="readiness", daemon=True).start()
 
     def _run(self) -> None:
+        from fleetcraft.spool import barrier  # most workers wait for nothing, and start without it
+
         pause_s = _FIRST_PAUSE_S
         while not barrier.is_ready(self.path):
             time.sleep(pause_s * random.uniform(0.8, 1.2))

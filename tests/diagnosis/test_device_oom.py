@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetcraft.diagnosis import DeviceOom, judge_device_oom, parse_device_oom
+from fleetcraft.diagnosis.device_oom import DeviceOom, judge_device_oom, parse_device_oom
 
 MIB, GIB = 1 << 20, 1 << 30
 FIXTURES = Path(__file__).parent / "device_oom"

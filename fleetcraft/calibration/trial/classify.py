@@ -14,8 +14,8 @@ import msgspec
 
 from fleetcraft.calibration.records import Failure
 from fleetcraft.calibration.trial.stall import Stall
-from fleetcraft.diagnosis import judge_device_oom, parse_device_oom, process_limit_words
-from fleetcraft.diagnosis.device_oom import DeviceOom
+from fleetcraft.diagnosis import process_limit_words
+from fleetcraft.diagnosis.device_oom import DeviceOom, judge_device_oom, parse_device_oom
 
 _TAIL_LINES = 40
 _DEVICE_OOM_KINDS = frozenset({"OutOfMemoryError", "CUDAOutOfMemoryError"})

@@ -7,17 +7,15 @@ here: who may commit (`batch`). Invariant: STANDS, TAKEN and FENCED are seen, no
 
 from __future__ import annotations
 
-import errno
 from enum import StrEnum
 
-from fleetcraft.files import FileSystem
+from fleetcraft.files import NO_HARD_LINKS, FileSystem
 from fleetcraft.rollouts.queue import RolloutQueue
 from fleetcraft.rollouts.transaction.moves import discard
 from fleetcraft.rollouts.transaction.records import Places
 
 # Mounts without hard links: there a rename to a new name does the same, if the mount can refuse to
 # replace; where it cannot, a look comes before it.
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
 class Published(StrEnum):
@@ -78,7 +76,7 @@ def _link(fs: FileSystem, source: str, final: str) -> None:
     try:
         fs.link(source, final)
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in NO_HARD_LINKS:
             raise
         fs.rename_new(source, final)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from fleetcraft.diagnosis import DeviceOom, judge_device_oom
+from fleetcraft.diagnosis.device_oom import DeviceOom, judge_device_oom
 from fleetcraft.training.diagnosing.episode import Episode
 from fleetcraft.training.diagnosing.error_files import ErrorFiles
 from fleetcraft.training.diagnosing.hits import evidence_of

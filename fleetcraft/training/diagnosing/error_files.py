@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from fleetcraft.diagnosis import DeviceOom, parse_device_oom
+from fleetcraft.diagnosis.device_oom import DeviceOom, parse_device_oom
 from fleetcraft.files import FileSystem
 from fleetcraft.training.diagnosing.hits import EVIDENCE_CHARACTERS
 from fleetcraft.training.diagnosing.signatures import meaning_of_exception

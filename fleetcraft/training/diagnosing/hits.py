@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fleetcraft.diagnosis import DeviceOom
+from fleetcraft.diagnosis.device_oom import DeviceOom
 from fleetcraft.training.records import Crash, Evidence, Role, Source
 
 EVIDENCE_CHARACTERS = 500

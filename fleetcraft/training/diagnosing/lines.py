@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fleetcraft.diagnosis import DeviceOom, parse_device_oom
+from fleetcraft.diagnosis.device_oom import DeviceOom, parse_device_oom
 from fleetcraft.training.diagnosing.hits import EVIDENCE_CHARACTERS
 from fleetcraft.training.diagnosing.prefixes import Head, plain, read_head
 from fleetcraft.training.diagnosing.signatures import (
