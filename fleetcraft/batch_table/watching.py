@@ -44,11 +44,15 @@ class TableWatch:
             self.version += 1
             self._mark = mark
             self._table, self._problem = self._read() if mark else (None, None)
-        elif isinstance(self._problem and self._problem.__cause__, OSError):
+        elif self._is_unread():
             self._table, self._problem = self._read()  # the mount may be well again
+            self.version += not self._is_unread()  # whoever was refused meanwhile is asked anew
         if self._problem is not None:
             raise self._problem
         return self._table
+
+    def _is_unread(self) -> bool:
+        return isinstance(self._problem and self._problem.__cause__, OSError)
 
     def _look_at_file(self) -> _Mark | None:
         try:

@@ -62,6 +62,15 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
+def facts_of(path: str) -> tuple[int, ...]:
+    """By what a file is known to be the one that was read; empty where it cannot be looked at."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return ()
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
 class Digest(Protocol):
     """The part of hashlib's objects that is used here."""
 

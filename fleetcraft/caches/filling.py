@@ -202,11 +202,14 @@ class Filling:
             return None
         everything = snapshot.listed and not snapshot.absent
         here = {(file.path, file.blob, file.size_bytes) for file in snapshot.files}
+        proved = set()
         for record in read_filled(self._paths, self.repo, snapshot.commit):
             had = {(file.path, file.blob, file.size_bytes) for file in record.files}
-            if had <= here and (everything or record.command == self._command):
+            proved |= had
+            if had <= here and record.command == self._command:
                 return self._report(snapshot, level="sized")
-        return None
+        # What somebody else has put beside it since is in no record, and was never proved.
+        return self._report(snapshot, level="sized") if everything and here <= proved else None
 
     def _whole_here(self) -> Snapshot | None:
         try:
@@ -342,6 +345,10 @@ class Filling:
                 self._forget_corrupt(snapshot, error)
                 raise
         now = read_snapshot(self._hub.root, snapshot.repo, snapshot.commit)
+        # Only these were proved: the hub can have further files of the commit, from elsewhere.
+        ours = {file.path for file in snapshot.files}
+        files = tuple(file for file in now.files if file.path in ours)
+        now = msgspec.structs.replace(now, files=files, bytes=snapshot.bytes)
         note_filled(self._paths, now, self._command, self.fs)
         return done
 

@@ -11,6 +11,7 @@ import heapq
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -21,6 +22,7 @@ _DAY_S = 86400.0
 _WARN_FRACTION = 0.7
 _MOST_KEPT = 1000
 _MOST_RECORD_BYTES = 256 << 20
+_T = TypeVar("_T")
 
 
 class IdleFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,23 +113,26 @@ def near_purge(
 
 
 def referred_files(
-    evidence: EvidencePaths, *, beside: Iterable[str] = ()
+    evidence: EvidencePaths, *, beside: Iterable[str] = (), unread: list[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Files that records of evidence still refer to, by absolute path, with the records' own paths.
 
     Manifests name the files of their folder, result records the outputs of a set, and origin files
     what a figure or summary was made from. Content of which an archive was proved is left out: a
     receipt with the root digest of a manifest that names it stands in the evidence room. A record
-    that cannot be read refers to nothing here; ``fleetcraft evidence verify`` and ``results`` say
+    that is damaged refers to nothing here; ``fleetcraft evidence verify`` and ``results`` say
     what is wrong with it.
 
     Args:
         evidence: The evidence room.
         beside: Further folders in which figures lie, with their origin files.
+        unread: Gets a sentence for each folder or record that is there and could not be read, so
+            that what it refers to is not known.
     """
+    unread = [] if unread is None else unread
     found: dict[str, list[str]] = {}
-    archived = _archived(evidence)
-    for record, folder, files in _records(evidence, tuple(beside)):
+    archived = _archived(evidence, unread)
+    for record, folder, files in _records(evidence, tuple(beside), unread):
         for file in files:
             path = os.path.normpath(os.path.join(folder, file.path))
             if not file.sha256 or (path, file.sha256) not in archived:
@@ -286,60 +291,86 @@ class _Sources(msgspec.Struct, frozen=True):
 _Record = tuple[str, str, Sequence[_Named]]
 
 
-def _archived(evidence: EvidencePaths) -> set[tuple[str, str]]:
+def _archived(evidence: EvidencePaths, unread: list[str]) -> set[tuple[str, str]]:
     """Path and digest of everything that a proved archive holds."""
-    roots = set()
-    for path in _files_below(evidence.receipts):
-        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            roots.add(msgspec.json.decode(_read(path), type=_Receipt).root_sha256)
+    roots = {
+        receipt.root_sha256
+        for path in _files_below(evidence.receipts, unread)
+        if (receipt := _decoded(path, _Receipt, unread)) is not None
+    }
     return {
         (os.path.normpath(os.path.join(folder, file.path)), file.sha256)
-        for _, folder, manifest in _manifests(evidence)
+        for _, folder, manifest in _manifests(evidence, [])  # told when they are gone through
         if manifest.root_sha256 in roots
         for file in manifest.files
     }
 
 
-def _manifests(evidence: EvidencePaths) -> Iterator[tuple[str, str, _Manifest]]:
+def _manifests(evidence: EvidencePaths, unread: list[str]) -> Iterator[tuple[str, str, _Manifest]]:
     """The manifests that say which folder they are of: their path, that folder, and they."""
-    for path in _files_below(evidence.manifests):
-        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            manifest = msgspec.json.decode(_read(path), type=_Manifest)
-            if manifest.folder:
-                yield path, os.path.join(os.path.dirname(path), manifest.folder), manifest
+    for path in _files_below(evidence.manifests, unread):
+        manifest = _decoded(path, _Manifest, unread)
+        if manifest is not None and manifest.folder:
+            yield path, os.path.join(_folder_of(path), manifest.folder), manifest
 
 
-def _records(evidence: EvidencePaths, beside: tuple[str, ...]) -> Iterator[_Record]:
+def _records(
+    evidence: EvidencePaths, beside: tuple[str, ...], unread: list[str]
+) -> Iterator[_Record]:
     """The path of a record, the folder that its names start from, and what it names."""
-    for path, folder, manifest in _manifests(evidence):
+    for path, folder, manifest in _manifests(evidence, unread):
         yield path, folder, manifest.files
-    for path in _files_below(evidence.results):
+    for path in _files_below(evidence.results, unread):
         if path.endswith(".jsonl"):
-            yield path, os.path.dirname(path), _outputs(path)
+            yield path, _folder_of(path), _outputs(path, unread)
     for folder in (evidence.folder, *beside):
-        for path in _files_below(folder):
+        for path in _files_below(folder, unread):
             if is_origin_file(path):
-                with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-                    origin = msgspec.json.decode(_read(path), type=_Sources)
-                    yield path, os.path.dirname(path), origin.sources
+                origin = _decoded(path, _Sources, unread)
+                if origin is not None:
+                    yield path, _folder_of(path), origin.sources
 
 
-def _outputs(path: str) -> list[_Named]:
+def _folder_of(path: str) -> str:
+    """The folder that a record's names start from.
+
+    Without links on the way to it, as it was for whoever wrote them: ".." is taken off in words.
+    """
+    return os.path.realpath(os.path.dirname(path))
+
+
+def _outputs(path: str, unread: list[str]) -> list[_Named]:
     found: list[_Named] = []
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        for line in file:
-            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-                outputs = msgspec.json.decode(line, type=_ResultLine).record.outputs
-                found += outputs
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                    found += msgspec.json.decode(line, type=_ResultLine).record.outputs
+    except OSError as error:
+        _note_unread(error, path, unread)
     return found
 
 
-def _files_below(folder: str) -> Iterator[str]:
-    for here, _, names in os.walk(folder):
+def _files_below(folder: str, unread: list[str]) -> Iterator[str]:
+    for here, _, names in os.walk(
+        folder, onerror=lambda error: _note_unread(error, folder, unread)
+    ):
         for name in sorted(names):
             yield f"{here}/{name}"
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(_MOST_RECORD_BYTES)
+def _decoded(path: str, kind: type[_T], unread: list[str]) -> _T | None:
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(_MOST_RECORD_BYTES), type=kind)
+    except OSError as error:
+        _note_unread(error, path, unread)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        pass
+    return None
+
+
+def _note_unread(error: OSError, path: str, unread: list[str]) -> None:
+    said = f"{error.filename or path}: {error.strerror}; what it refers to is not known"
+    if not isinstance(error, FileNotFoundError) and said not in unread:
+        unread.append(said)

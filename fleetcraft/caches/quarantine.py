@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fleetcraft.caches.blobs import Proof, Verdict
+from fleetcraft.caches.blobs import Proof, Verdict, facts_of
 from fleetcraft.caches.blobs import prove as prove_file
 from fleetcraft.caches.hub import (
     HubFiles,
@@ -141,21 +141,31 @@ def quarantine(
             file=file,
         )
     require_repo(hub, repo)
-    try:
-        target = _target(hub, repo, file, revision)
-    except DataError as error:
-        for earlier in read_quarantine(paths):
-            if earlier.repo == repo and file in (earlier.file, earlier.blob) and earlier.users:
-                error.hint = f"it was set aside before; fetch it again: {earlier.users[0].fetch}"
-        raise
-    found = _examined(hub, repo, target, reason, fs)
-    if found.proof.verdict in (Verdict.PROVED, Verdict.UNPROVABLE) and not anyway:
-        raise _not_corrupt(found)
+
+    def judged() -> tuple[SnapshotFile, tuple[int, ...], Quarantined]:
+        try:
+            target = _target(hub, repo, file, revision)
+        except DataError as error:
+            for earlier in read_quarantine(paths):
+                if earlier.repo == repo and file in (earlier.file, earlier.blob) and earlier.users:
+                    again = earlier.users[0].fetch
+                    error.hint = f"it was set aside before; fetch it again: {again}"
+            raise
+        facts = facts_of(target.real)  # before it is read
+        found = _examined(hub, repo, target, reason, fs)
+        if not anyway:
+            _require_corrupt(target, found)
+        return target, facts, found
+
+    target, facts, found = judged()
     if dry_run:
         return found
     held = take_turn(hub, repo, purpose=f"quarantine of {repo} in {hub}", wait_s=wait_s, fs=fs)
     assert held is not None
     with held:
+        if facts_of(target.real) != facts:  # whoever was waited for may have mended it
+            target, facts, found = judged()
+        held.check()
         try:
             return _set_aside(paths, found, target, fs)
         except OSError as error:
@@ -277,9 +287,19 @@ def _owner(path: str) -> str:
         return str(uid)
 
 
+def _require_corrupt(target: SnapshotFile, found: Quarantined) -> None:
+    verdict = found.proof.verdict
+    # What is there and cannot be read just now may be as good as ever; what is gone is not.
+    unread = verdict is Verdict.UNREADABLE and target.state is not FileState.DANGLING
+    if unread or verdict in (Verdict.PROVED, Verdict.UNPROVABLE):
+        raise _not_corrupt(found)
+
+
 def _not_corrupt(found: Quarantined) -> NotCorruptError:
     if found.proof.verdict is Verdict.PROVED:
         why = f"is not corrupt: its bytes give {found.proof.found[:12]}, as its name promises"
+    elif found.proof.verdict is Verdict.UNREADABLE:
+        why = f"cannot be proved or refuted: it cannot be read here ({found.proof.detail})"
     else:
         why = "cannot be proved or refuted: nothing names its digest"
     return NotCorruptError(

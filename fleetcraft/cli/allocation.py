@@ -7,6 +7,7 @@ STOP stands.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -194,6 +195,11 @@ class _Teller:
         self._json = session.json
 
     def __call__(self, event: Mapping[str, object]) -> None:
+        # A full disk, a quota or a terminal that is gone loses lines, never the fleet.
+        with contextlib.suppress(OSError):
+            self._say(event)
+
+    def _say(self, event: Mapping[str, object]) -> None:
         if self._json:
             print_json({"schema": "fleetcraft.launch_event/1", **event})
             sys.stdout.flush()

@@ -72,6 +72,7 @@ stream_command = _StreamGroup(
     "--window", type=Seconds(), default=300.0, metavar="TIME", help="Length of a window (300)."
 )
 @click.option("--every", type=Seconds(), default=30.0, metavar="TIME", help="Between looks (30).")
+@click.option("--take-over", is_flag=True, help="Follow a silent sender of another node.")
 @click.option("--limit", type=click.IntRange(0), default=50, help="Streams of text at most (50).")
 @pass_session
 def wandb_command(
@@ -85,6 +86,7 @@ def wandb_command(
     summaries: bool,
     window: float,
     every: float,
+    take_over: bool,
     limit: int,
 ) -> int:
     """Send runs and telemetry to Weights & Biases, or to its files.
@@ -110,7 +112,7 @@ def wandb_command(
         }
         fleet = Fleet(folder=session.config.telemetry_dir, spools=spools, window_s=window)
     wanted = Wanted(root=root, target=target, runs=runs, fleet=fleet)
-    with Service(wanted) as service:
+    with Service(wanted, by_age=take_over) as service:
         if once:
             told = _send_once(service)
             _show(session, told, target, limit)

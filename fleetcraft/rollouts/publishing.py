@@ -202,13 +202,19 @@ def _bind(fs: FileSystem, temporary: str, ident: str, data: bytes) -> bool:
     try:
         fs.link(temporary, ident)
     except OSError as error:
+        linkless = error.errno in NO_HARD_LINKS
         try:
-            if fs.read(ident) != data:
-                return False
+            found = fs.read(ident)
         except FileNotFoundError:
-            if error.errno not in NO_HARD_LINKS:
+            if not linkless:
                 raise error from None
             return put_if_absent(fs, ident, data)
+        if linkless and found != data and data.startswith(found):
+            # Made by `create`, and cut short by a kill: it binds nothing.
+            discard(fs, ident)
+            return put_if_absent(fs, ident, data)
+        if found != data:
+            return False
     fs.sync_folder(os.path.dirname(ident))
     return True
 

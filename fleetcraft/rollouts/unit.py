@@ -40,6 +40,7 @@ class Unit:
         self.started_at = timestamp()
         self._producer = producer
         self._reservation = reservation
+        self._ended_at: dict[int, str] = {}
 
     @property
     def prompt_seed(self) -> int:
@@ -110,7 +111,8 @@ class Unit:
             scalars=dict(scalars or {}),
             files=tuple(files),
             started_at=started_at or self.started_at,
-            ended_at=timestamp(),
+            # The first call's: the very same record is completed, another one is a duplicate.
+            ended_at=self._ended_at.setdefault(sample, timestamp()),
             gpu_s=gpu_s,
             facts=dict(facts or {}),
         )

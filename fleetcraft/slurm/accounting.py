@@ -302,8 +302,8 @@ def _balance(row: Row, tres: str) -> Balance:
 
 
 def _tightness(found: Balance) -> float:
-    """An unknown one first: it may be the tightest."""
-    return float("-inf") if found.left_h is None else found.left_h
+    """What running jobs leave of it; an unknown one first: it may be the tightest."""
+    return float("-inf") if found.left_h is None else found.left_h - (found.running_h or 0.0)
 
 
 def _no_limit(chain: list[Row], account: str, tres: str) -> str:

@@ -183,7 +183,10 @@ class Polls:
         except OSError as error:
             raise _not_kept_apart(error) from error
         try:
-            has_it = _lock(fd) and _is_at(fd, path)  # else it was forgotten before it was locked
+            try:
+                has_it = _lock(fd) and _is_at(fd, path)  # else it was forgotten before that
+            except OSError as error:  # a file system without flock
+                raise _not_kept_apart(error) from error
             yield _Turn(fd, self._boot_id, self._clock, self._interval_s) if has_it else None
         finally:
             os.close(fd)

@@ -61,6 +61,7 @@ class RunFollower:
         self._epochs: dict[int, Epoch] = {}
         self._status: Status | None = None
         self._quiet = False
+        self._blind = False
 
     def restore(self, place: Mapping[str, Any]) -> None:
         """Goes on from a place.
@@ -79,6 +80,7 @@ class RunFollower:
 
     def take(self) -> Taken:
         """The rows of lines that are new."""
+        self._blind = False
         self._read_status()  # first: what was written before a final state is then read below
         self._learn_epochs()
         numbers = sorted(n for n, e in self._epochs.items() if e.kind is EpochKind.LAUNCHED)
@@ -90,11 +92,11 @@ class RunFollower:
             of_launch, unread = self._launch(number, launch)
             rows += of_launch
             more |= unread
-        if not more:
+        if not more and not self._blind:  # what was not read may hold lines that nobody has sent
             for number in sorted(self._place.launches)[:-_FOLLOWED]:
                 del self._place.launches[number]
         rows.sort(key=lambda row: float(row.get("_timestamp", 0.0)))
-        self._quiet = not more
+        self._quiet = not more and not self._blind
         return Taken(rows=rows, place=msgspec.to_builtins(self._place, str_keys=True), more=more)
 
     def config(self) -> dict[str, Any]:
@@ -154,6 +156,7 @@ class RunFollower:
             return
         except OSError:
             self._wrong["epochs not read"] += 1
+            self._blind = True
             return
         for number in numbers:
             if number in self._epochs:
@@ -162,6 +165,7 @@ class RunFollower:
                 epoch = epochs.get(number)
             except (OSError, DataError):
                 self._wrong["epoch not read"] += 1
+                self._blind = True
                 continue
             if epoch is not None:
                 self._epochs[number] = epoch
@@ -194,7 +198,11 @@ class RunFollower:
     def _ranks(self, folder: str) -> list[int]:
         try:
             names = self._fs.listdir(folder)
+        except FileNotFoundError:
+            return []
         except OSError:
+            self._wrong["folder not read"] += 1
+            self._blind = True
             return []
         attempt = RunPaths(self.paths.folder).attempt(0)
         found = []
@@ -216,6 +224,7 @@ class RunFollower:
             return None, False
         except OSError:
             self._wrong["file not read"] += 1
+            self._blind = True
             return None, False
         self._wrong.update({"file replaced": tail.replaced, "too long": tail.too_long})
         self._wrong += Counter()  # drops what is zero

@@ -71,6 +71,7 @@ class Service:
         wanted: What is sent.
         limits: How long the sender may take.
         interval_s: Of the streams' locks.
+        by_age: Consent to follow silent senders of other nodes, of which nothing is known.
         fs: The seam.
         environ: The environment from which the sender's is made.
     """
@@ -81,11 +82,13 @@ class Service:
         *,
         limits: Limits | None = None,
         interval_s: float = 5.0,
+        by_age: bool = False,
         fs: FileSystem | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._wanted = wanted
         self._interval_s = interval_s
+        self._by_age = by_age
         self._fs = fs or FileSystem()
         room = StreamPaths(wanted.root, SERVICE, wanted.target.name, "runs", "")
         self._sender = SenderProcess(
@@ -132,7 +135,8 @@ class Service:
                 self._elsewhere[key] = paths.name
 
     def _take_over(self, key: str, stream: Stream) -> None:
-        self._locks.enter_context(stream.take_over(interval_s=self._interval_s))
+        held = stream.take_over(interval_s=self._interval_s, by_age=self._by_age)
+        self._locks.enter_context(held)
         self._streams[key] = stream
 
     def _run(self, paths: RunPaths) -> Stream:

@@ -16,7 +16,7 @@ import msgspec
 from fleetcraft.errors import DataError, SpoolError, UsageError
 from fleetcraft.files import FileSystem
 from fleetcraft.layout.streams import StreamPaths
-from fleetcraft.locks import GenerationLock, Held
+from fleetcraft.locks import GenerationLock, Held, LockHeldError
 from fleetcraft.streaming.outbox import Batch, Outbox
 from fleetcraft.streaming.rows import Follower
 from fleetcraft.streaming.sending import SenderGoneError, SenderProcess
@@ -120,8 +120,12 @@ class Stream:
 
     # -- whose it is
 
-    def take_over(self, *, interval_s: float) -> Held:
+    def take_over(self, *, interval_s: float, by_age: bool = False) -> Held:
         """Becomes the one that sends this stream, and reads how far it is.
+
+        Args:
+            interval_s: Of the lock.
+            by_age: Consent to follow a silent sender of another node, of which nothing is known.
 
         Returns:
             The lock, to be entered and left by the caller.
@@ -142,12 +146,17 @@ class Stream:
             ) from error
         what = f"streaming {self.kind} {self.paths.name!r} to {self._target.name}"
         lock = GenerationLock(self.paths.lock, purpose=what, interval_s=interval_s, fs=self._fs)
-        self._held = lock.acquire()
+        try:
+            self._held = lock.acquire(by_age=by_age)
+        except LockHeldError as error:
+            if error.may_be_gone:
+                error.hint = "if that process is gone, call again with --take-over"
+            raise
         try:
             self._outbox.open(self._source, offline=self._target.offline)
             self._require_mode()
             self._follower.restore(self._outbox.place)
-        except Exception:
+        except BaseException:  # a signal too: another node could not tell that we are gone
             self._held.release()
             raise
         self._unsent_from = self._outbox.first_row

@@ -20,10 +20,13 @@ from fleetcraft.streaming.rows import Row, Taken, key_of
 from fleetcraft.telemetry.reading.sources import Source, find_sources
 from fleetcraft.telemetry.windows.levels import Summary
 from fleetcraft.telemetry.windows.span import Window
-from fleetcraft.telemetry.windows.summary import summarize
+from fleetcraft.telemetry.windows.summary import Read, summarize
 
 SETTLE_S = 60.0
 """A window is summed up so long after its end: two intervals of 30 s, in which its rows arrive."""
+_HOLD_S = 600.0
+"""So long after its end a window waits for a file that cannot be read, as on a mount that is away;
+then it is summed up without it, and that is counted."""
 _BATCH = 12
 _SILENT_INTERVALS = 3.0
 _NAME_FORM = "%Y%m%dT%H%M%SZ"
@@ -59,7 +62,8 @@ class WindowFollower:
         self._clock = clock
         self._place = WindowPlace()
         self._last: Summary | None = None
-        self._empty = 0
+        self._empty = self._short = 0
+        self._known_refused: set[str] = set()
         self._refused: dict[str, int] = {}
 
     def restore(self, place: Mapping[str, Any]) -> None:
@@ -84,7 +88,12 @@ class WindowFollower:
         for looked, end_s in enumerate(self._ends(spans, last_s)):
             if looked == _BATCH:
                 return self._taken(rows, more=True)
-            if row := self._row(end_s):
+            read = self._summed_up(end_s)
+            if any(path not in self._known_refused for path, _ in read.refused):
+                if self._clock() < end_s + _HOLD_S:
+                    return self._taken(rows, more=False)
+                self._short += 1
+            if row := self._row(end_s, read.summary):
                 rows.append(row)
             self._place.end_s = end_s
         if spans:
@@ -108,7 +117,8 @@ class WindowFollower:
     def counts(self) -> dict[str, int]:
         """Windows without a row, and files that could not be read."""
         empty = {"windows without a row": self._empty} if self._empty else {}
-        return {**self._refused, **empty}
+        short = {"windows short of a file": self._short} if self._short else {}
+        return {**self._refused, **empty, **short}
 
     # -- which windows
 
@@ -126,6 +136,7 @@ class WindowFollower:
             if os.path.exists(self._folder):
                 raise
             return []
+        self._known_refused = {path for path, _ in found.refused}
         nameless = sum(not source.started for source in found.sources)
         told = {"files refused": len(found.refused), "files whose names tell no start": nameless}
         self._refused = {kind: count for kind, count in told.items() if count}
@@ -151,9 +162,11 @@ class WindowFollower:
 
     # -- one window
 
-    def _row(self, end_s: float) -> Row | None:
+    def _summed_up(self, end_s: float) -> Read:
         window = Window(seconds=self._window_s, end_s=end_s, end_local_s=end_s, end_zone="given")
-        summary = summarize(self._folder, window, spools=self._spools).summary
+        return summarize(self._folder, window, spools=self._spools)
+
+    def _row(self, end_s: float, summary: Summary) -> Row | None:
         if not summary.fleet.figures.samples and not summary.queue.is_told:
             self._empty += 1
             return None

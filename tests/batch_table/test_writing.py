@@ -131,3 +131,24 @@ def test_a_watch_sees_that_only_the_permissions_were_mended(tmp_path: Path) -> N
 
 def test_a_watch_of_nothing_has_no_table() -> None:
     assert TableWatch("").look() is None
+
+
+def test_a_watch_tells_that_a_table_can_be_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.yaml"
+    write_table(str(path), ONE)
+    watch = TableWatch(str(path))
+
+    def out_of_descriptors(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fleetcraft.batch_table.reading.os.open", out_of_descriptors)
+        for _ in range(2):
+            with pytest.raises(DataError, match="Too many open files"):
+                watch.look()
+    refused_at = watch.version
+
+    assert watch.look() == ONE
+    assert watch.version == refused_at + 1  # by which a worker lets go what it had passed over

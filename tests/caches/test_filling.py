@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -351,3 +352,26 @@ def test_a_caller_that_is_ended_takes_its_command_along_and_the_next_completes(
     second = start(paths, hub, download.command())
     assert second.communicate(timeout=60)[0].split() == ["True", "reread"]
     assert read_snapshot(str(hub), REPO).complete
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_others_put_beside_a_part_that_was_filled_is_proved_before_it_counts(
+    download: Download, hub: Path, paths: CachePaths, when: str
+) -> None:
+    whole = sharded_model()
+    shutil.rmtree(download.origin)
+    make_repo(download.origin, {"config.json": whole["config.json"]}, listed=whole)
+    others = {path: data for path, data in whole.items() if path != "config.json"}
+
+    def put_others() -> None:
+        make_repo(hub, others, listed=whole)
+        flip_a_bit(hub / FOLDER / "snapshots" / COMMIT / SHARDS[1])
+
+    if when == "before":
+        put_others()
+    fill(paths, str(hub), REPO, download.command("config.json"))
+    if when == "after":
+        put_others()
+
+    with pytest.raises(DataError, match=f"{SHARDS[1]} of org/tiny is corrupt"):
+        fill(paths, str(hub), REPO, download.command("everything"))

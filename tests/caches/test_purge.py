@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -195,3 +197,44 @@ def test_lists_are_bounded_and_say_what_they_leave_out(tmp_path: Path) -> None:
 def write(path: str, value: object, more: bytes = b"") -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     Path(path).write_bytes(msgspec.json.encode(value) + more)
+
+
+def test_evidence_in_a_tree_that_a_link_leads_to_refers_to_the_same_files(tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    deep = tmp_path / "home/me/project"
+    deep.mkdir(parents=True)
+    (deep / "scratch").symlink_to(tmp_path / "scratch")
+    (tmp_path / "group").mkdir()
+    file = aged(tmp_path / "group/a.txt", 9)
+    evidence = EvidencePaths(str(deep / "scratch/evidence"))
+    keep_manifest(evidence, make_manifest(str(tmp_path / "group"), name="kept"), str(file.parent))
+
+    referred = referred_files(evidence)
+    report = near_purge(referred, 10, NOW_S, referred=referred)
+
+    assert list(referred) == [str(file)]
+    assert report.gone == ()
+
+
+def test_records_that_cannot_be_listed_are_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a.txt").write_text("a")
+    evidence = EvidencePaths(str(tmp_path / "evidence"))
+    keep_manifest(
+        evidence, make_manifest(str(tmp_path / "data"), name="kept"), str(tmp_path / "data")
+    )
+    scandir = os.scandir
+
+    def stale(path: str) -> Any:
+        if path == evidence.manifests:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", stale)
+    unread: list[str] = []
+
+    assert referred_files(evidence, unread=unread) == {}
+    assert len(unread) == 1
+    assert evidence.manifests in unread[0]

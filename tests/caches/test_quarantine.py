@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -251,3 +252,37 @@ def test_a_root_that_cannot_be_written_is_said(hub: Path, paths: CachePaths) -> 
         quarantine(paths, str(hub), REPO, SHARD, fs=ReadOnly())
 
     assert contents(hub) == before
+
+
+def test_a_file_that_was_mended_while_the_turn_was_waited_for_stays(
+    hub: Path, paths: CachePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = hub / FOLDER / "snapshots" / COMMIT / SHARD
+
+    def mended_meanwhile(*args: Any, **kwargs: Any) -> Any:
+        shard.resolve().write_bytes(sharded_model()[SHARD])
+        return take_turn(*args, **kwargs)
+
+    monkeypatch.setattr("fleetcraft.caches.quarantine.take_turn", mended_meanwhile)
+
+    with pytest.raises(NotCorruptError, match="is not corrupt"):
+        quarantine(paths, str(hub), REPO, SHARD, wait_s=1.0)
+
+    assert shard.read_bytes() == sharded_model()[SHARD]
+    assert read_quarantine(paths) == ()
+
+
+def test_a_file_that_cannot_be_read_just_now_is_moved_only_by_consent(
+    hub: Path, paths: CachePaths
+) -> None:
+    class Away(HubFiles):
+        def open_read(self, path: str) -> int:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+
+    before = contents(hub)
+
+    with pytest.raises(NotCorruptError, match="cannot be read here"):
+        quarantine(paths, str(hub), REPO, SHARD, fs=Away())
+
+    assert contents(hub) == before
+    assert quarantine(paths, str(hub), REPO, SHARD, "bad disk", anyway=True, fs=Away()).aside

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fleetcraft.cli.allocation import _teller
 from tests.cli.conftest import Fleet
 from tests.slurm.fakes import FakePrograms
 
@@ -196,3 +200,18 @@ def test_help_names_the_syntax_of_time_and_the_way_into_an_allocation(fleet: Fle
     text = " ".join(fleet.bare("launch", "--help").out.split())
     assert "a bare number is minutes" in text
     assert "salloc -N 4 --time 01:00:00 fleetcraft launch --here" in text
+
+
+@pytest.mark.parametrize(("json", "stream"), [(False, "stderr"), (True, "stdout")])
+def test_a_log_that_takes_no_more_lines_does_not_end_the_launcher(
+    json: bool, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = open("/dev/full", "w")  # noqa: SIM115 # closing it fails too
+    monkeypatch.setattr(sys, stream, full)
+    tell = _teller(SimpleNamespace(json=json))  # fleetcraft.cli.allocation
+
+    tell({"event": "died", "node": "n1", "rank": 0, "text": "it died"})
+
+    monkeypatch.undo()
+    with contextlib.suppress(OSError):
+        full.close()

@@ -201,3 +201,11 @@ def test_a_command_that_is_not_there_is_no_mystery(fleet: Fleet, tmp_path: Path)
     assert [event for event in told if event["event"] == "launched"][1:] == []
     status = fleet.ok("train", "status", "distill", "--json").json["runs"][0]["status"]
     assert (status["state"], status["restarts"]) == ("EXHAUSTED", 0)
+
+
+def test_a_full_disk_under_stdout_does_not_leave_the_run_alone(fleet: Fleet) -> None:
+    with open("/dev/full", "w") as full:
+        called = fleet.process("train", "supervise", "--run", "x", "--", "true", stdout=full)
+
+    assert called.returncode == 0
+    assert "DONE" in fleet.ok("train", "status", "x").out

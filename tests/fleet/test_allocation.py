@@ -329,13 +329,27 @@ def test_a_lost_nodes_task_that_does_not_come_back_is_not_waited_for_for_ever(
 ) -> None:
     tree = claim_of_rank_0(stage)
     stage.rank(0, "exit 250")
-    stage.nodes({"NodeList": "n1", "StateLong": "down*"}, {"NodeList": "n2"})
+    stage.nodes({"NodeList": "n1", "StateLong": "allocated*"}, {"NodeList": "n2"})
     stage.steps("7.0 fleet-0 n1")  # Slurm lists it, so that its claim stays unknown
 
-    report = stage.start(claims_patience_s=2.0).report()
+    launcher = stage.start(claims_patience_s=2.0)
+    launcher.until("stay", "(1)")
+    report = launcher.report()
 
     assert len(tree.claims()) == 1
     assert report["nodes"]["n2"]["starts"] == 1
+
+
+def test_the_task_of_a_node_that_is_down_is_given_to_one_of_the_others(stage: Stage) -> None:
+    tree = claim_of_rank_0(stage)
+    stage.rank(0, "exit 250")
+    stage.nodes({"NodeList": "n1", "StateLong": "down*"}, {"NodeList": "n2"})
+
+    launcher = stage.start(claims_patience_s=60.0)
+    launcher.until("stay", "(1)")
+
+    assert launcher.report()["nodes"]["n2"]["starts"] == 2
+    assert tree.claims() == []
 
 
 def test_while_slurm_does_not_answer_a_doubtful_worker_is_neither_given_up_nor_started(
@@ -549,3 +563,33 @@ def test_a_step_asks_for_no_more_gpus_than_the_smallest_node_of_its_job_has() ->
     assert gpus_of_steps({"n1": 2, "n2": 3, "n3": 1}) == {"n1": 1, "n2": 1, "n3": 1}
     assert gpus_of_steps({"n1": 2, "n2": 0}) == {"n1": 0, "n2": 0}
     assert gpus_of_steps({}) == {}
+
+
+def test_a_step_that_outlived_its_nodes_absence_is_cancelled_before_another_is_started(
+    stage: Stage,
+) -> None:
+    stage.nodes({"NodeList": "n1", "StateLong": "allocated*"}, {"NodeList": "n2"})
+    stage.steps("7.0 fleet-0 n1")
+    stage.rank(0, f"[ $start = 2 ] || exit 250\n{stage.leaves(0)}")
+    stage.rank(1, f"until [ -e {stage.folder}/end ]; do sleep 0.05; done; {stage.leaves(1)}")
+    launcher = stage.start(restarts=0)
+    launcher.until("away")
+
+    stage.nodes({"NodeList": "n1"}, {"NodeList": "n2"})
+    wait_until(lambda: stage.calls("scancel"))
+    assert stage.starts(0) == 1
+    assert {call.words for call in stage.calls("scancel")} == {"7.0"}
+
+    stage.steps()
+    launcher.until("back")
+    launcher.until("left")
+    (stage.folder / "end").touch()
+    assert launcher.report()["exit_code"] == 0
+
+
+def test_a_command_that_has_all_nodes_and_ends_well_is_a_success(stage: Stage) -> None:
+    stage.rank("beside", "exit 0")
+
+    report = stage.start(beside="train", beside_nodes=2).report()
+
+    assert (report["exit_code"], report["nodes"]) == (0, {})

@@ -17,6 +17,7 @@ from fleetcraft.fleet.renewal import demand
 from fleetcraft.fleet.renewal.demand import Demand, DemandReader, Kind, need_of, took_work
 from fleetcraft.fleet.renewal.supply import Supply, fleets_of
 from fleetcraft.fleet.shapes import parse_shape
+from fleetcraft.layout import Lane
 from fleetcraft.slurm.queue import Jobs
 from fleetcraft.spool.leases import Journal
 from tests.fleet.renewals import FOUR, ROOT, a_job, pending
@@ -205,3 +206,17 @@ def test_fleets_are_known_by_the_mark_of_their_tree(tmp_path: Path) -> None:
     assert said == [
         ("1", True, False, 3600), ("2", False, True, 100), ("6", True, False, 3600),
     ]  # fmt: skip
+
+
+def test_what_lane_last_admits_is_judged_by_its_binding_at_each_look(outer: Spool) -> None:
+    outer.enqueue("a", "true", lane=Lane.LAST)  # fleetcraft.layout
+    reader = DemandReader(outer.tree, None)
+    assert reader.look().kinds.total() == 1
+
+    binding = Path(outer.tree.paths.last_grid)
+    binding.touch(0o600)
+    binding.write_text("0" * 64 + "\n")  # of a grid that cannot be read
+    assert (reader.look().kinds.total(), reader.look().unfit) == (0, 1)
+
+    binding.unlink()
+    assert reader.look().kinds.total() == 1

@@ -392,3 +392,18 @@ def test_the_exploration_finds_the_second_fleet_where_windows_are_not_published_
         pytest.raises(AssertionError, match="without a record|one fleet was needed"),
     ):
         explore(paused_and_followed(preemptions=3), max_states=400_000)
+
+
+def test_an_ending_whose_intent_was_removed_is_an_error_of_its_lane_alone(
+    intents: Intents, tmp_path: Path
+) -> None:
+    other = parse_shape("8x02:00:00")
+    intents.record(an_intent())
+    intents.end(an_intent(), an_ending())
+    intents.record(an_intent(lane=str(other)))
+    (tmp_path / f"{LANE.key}.1.json").unlink()  # as the hint of an unreadable one says
+
+    found = intents.latest()
+
+    assert isinstance(found[LANE.key], DataError)
+    assert isinstance(found[other.key], Entry)

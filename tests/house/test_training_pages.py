@@ -15,6 +15,7 @@ from fleetcraft.rollouts import records as rollouts
 from fleetcraft.rollouts.transaction.records import TransactionState
 from fleetcraft.training.checkpoint import claims
 from fleetcraft.training.checkpoint import records as checkpoints
+from fleetcraft.training.plan import run_file
 from fleetcraft.training.records import Crash, Epoch, Keeper, NodeEnd
 from fleetcraft.training.supervision.journal import Event
 from tests.house.test_calibration_pages import documented
@@ -79,3 +80,17 @@ def test_every_variable_of_a_command_is_documented() -> None:
         for module in (REPO / "fleetcraft/training" / room).glob("*.py"):
             given |= set(re.findall(r"\bFLEET_[A-Z_]*[A-Z]\b", module.read_text()))
     assert set(documented("variable", FORMAT)) == given
+
+
+def test_every_key_of_a_run_file_is_documented() -> None:
+    assert documented("run file", FORMAT) == list(run_file._RUN)
+    page = FORMAT[FORMAT.index("### Run file") : FORMAT.index("### Events")]
+    for table in (run_file._PROGRESS, run_file._LADDER, run_file._KNOB, run_file._BUDGETS):
+        assert [key for key in table if key not in page] == []
+    assert run_file.KNOB_VARIABLE in page
+
+
+def test_the_run_file_of_the_page_is_that_of_the_example() -> None:
+    shown = re.search(r"^```yaml\n(.*?)^```", TRAINING, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    assert shown[1] == (REPO / "docs/examples/train/run.yaml").read_text()

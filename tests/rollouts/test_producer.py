@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -510,3 +511,28 @@ def test_a_name_is_what_a_record_of_a_unit_is_called(tmp_path: Path) -> None:
     with producer_of(queue, version=lambda: 12) as producer:
         make(producer, 1)
     assert files_in(queue.paths.pending) == [str(RolloutName(12, "s", 0, 0))]
+
+
+def test_a_sample_that_was_bound_and_not_moved_is_completed_by_the_second_call(
+    tmp_path: Path,
+) -> None:
+    class Stuck(QuickFS):
+        stuck = False
+
+        def rename_new(self, source: str, destination: str) -> None:
+            if self.stuck and "/pending/" in destination:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), destination)
+            super().rename_new(source, destination)
+
+    queue, fs = queue_in(tmp_path), Stuck()
+    with producer_of(with_fs(queue, fs)) as producer:
+        unit = producer.next_unit()
+        assert unit is not None
+        fs.stuck = True
+        with pytest.raises(SpoolError):
+            unit.publish()
+        fs.stuck = False
+        time.sleep(0.01)  # another millisecond by the wall clock
+        assert isinstance(unit.publish(), Published)
+    assert len(pending(queue)) == 1
+    assert files_in(queue.paths.quarantine) == []

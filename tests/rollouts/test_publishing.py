@@ -405,3 +405,35 @@ def test_a_take_over_that_is_disturbed_at_every_operation_is_completed_by_the_ne
         assert len(pending(queue)) == 1, where
         for folder in (queue.paths.tmp, queue.paths.reserved, queue.paths.quarantine):
             assert files_in(folder) == [], where
+
+
+@pytest.mark.parametrize("torn", [0, 40])
+def test_an_identity_without_hard_links_that_was_cut_short_binds_nothing(
+    tmp_path: Path, torn: int
+) -> None:
+    class Linkless(QuickFS):
+        kills = True
+
+        def link(self, source: str, destination: str) -> None:
+            raise OSError(errno.EPERM, "no hard links here")
+
+        def create(
+            self, path: str, data: bytes, *, mode: int = 0o600, durable: bool = False
+        ) -> None:
+            if self.kills and "/ident/" in path and not path.endswith(".tmp"):
+                super().create(path, data[:torn])
+                raise Killed
+            super().create(path, data, mode=mode)
+
+    queue, fs = queue_in(tmp_path), Linkless()
+    lease = lease_of(queue)
+    with pytest.raises(Killed):
+        publish(with_fs(queue, fs), record_of(lease), room_for(queue, lease))
+    lease.release()
+    fs.kills = False
+    heir, mine = lease_of(queue), with_fs(queue, fs)
+
+    done = finish_half_published(mine, heir, Admission(mine, heir))
+
+    assert (done.published, done.refused) == (1, 0)
+    assert len(pending(queue)) == 1

@@ -271,3 +271,17 @@ def test_a_real_cluster_without_accounting_is_not_checked(
 
     assert balance(polls, "proj").status is Status.NOT_CHECKED
     assert limits(polls).status is Status.NOT_CHECKED
+
+
+def test_the_tightest_limit_is_the_one_that_running_jobs_leave_least_of(
+    fakes: FakePrograms, polls: Polls
+) -> None:
+    fakes.says(
+        "sshare",
+        "Cluster|Account|User|GrpTRESMins|GrpTRESRaw|TRESRunMins\n"
+        "lab|root||||\n"
+        "lab| proj||node=60000|node=54000|node=5400\n"
+        "lab|  proj|root|node=5700|node=0|node=0\n",
+    )
+    found = balance(polls, "proj", user="root")
+    assert (found.reason, found.left_h, found.running_h) == ("limit of account proj", 100.0, 90.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -469,3 +470,17 @@ def _wait_for(is_so: Any) -> None:
 
 def _interrupted(*_: object, **__: object) -> str:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK], ids=errno.errorcode.get)
+def test_where_files_cannot_be_locked_no_poll_is_made(
+    code: int, own: Polls, fakes: FakePrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(fd: int, operation: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+
+    with pytest.raises(NotAskedError, match="cannot be kept apart"):
+        own.ask("squeue", ASK)
+    assert fakes.calls("squeue") == []

@@ -19,6 +19,7 @@ from fleetcraft.locks import LockHeldError
 from fleetcraft.streaming.runs import RunFollower
 from fleetcraft.streaming.sending import Limits, SenderGoneError, SenderProcess
 from fleetcraft.streaming.stream import Stream, Target
+from fleetcraft.streaming.tailing import Tail
 from fleetcraft.training.records import State
 from fleetcraft.training.supervision.journal import Event
 from tests.streaming.material import SECRET, Run
@@ -364,3 +365,62 @@ def test_what_cannot_be_read_is_counted_and_stops_nothing(run: Run) -> None:
 def test_a_place_that_is_none_is_refused(run: Run) -> None:
     with pytest.raises(FleetError, match="damaged"):
         RunFollower(run.paths).restore({"launches": 3})
+
+
+def test_an_older_launch_that_could_not_be_read_is_sent_later(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (2, 3):
+        run.launch(number)
+    run.steps(1, 3)
+    run.steps(4, 2, attempt=2)
+    run.steps(6, 2, attempt=3)
+    run.status(State.DONE)
+    away, lines = run.paths.attempt(1).rank_progress(0), Tail.lines
+
+    def stale(tail: Tail, *limit: int) -> list[bytes]:
+        if tail._path == away:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), away)
+        return lines(tail, *limit)
+
+    follower = RunFollower(run.paths)
+    with monkeypatch.context() as patched:
+        patched.setattr(Tail, "lines", stale)
+        first = follower.take()
+    over_too_soon = follower.is_over()
+    again = RunFollower(run.paths)
+    again.restore(first.place)
+
+    assert (len(first.rows), over_too_soon) == (4, False)
+    assert (len(again.take().rows), again.is_over()) == (3, True)
+
+
+def test_a_sender_of_another_node_that_is_silent_is_followed_by_consent(run: Run) -> None:
+    service = Service()
+    stream_of(run, Sender(service)).take_over(interval_s=0.02)
+    holder = Path(stream_of(run, Sender(service)).paths.lock, "gen.1")
+    elsewhere = json.loads(holder.read_bytes()) | {"host": "node17", "boot_id": "another"}
+    holder.write_text(json.dumps(elsewhere) + "\n")
+
+    with pytest.raises(LockHeldError) as refused:
+        stream_of(run, Sender(service)).take_over(interval_s=0.02)
+    held = stream_of(run, Sender(service)).take_over(interval_s=0.02, by_age=True)
+
+    assert "--take-over" in refused.value.hint
+    assert held.generation == 2
+
+
+def test_a_signal_while_a_stream_is_taken_over_lets_its_lock_go(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = stream_of(run, Sender(Service()))
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fleetcraft.streaming.outbox.Outbox.open", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.take_over(interval_s=5.0)
+
+    assert Path(stream.paths.lock, "released.1").exists()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -120,3 +123,29 @@ def test_files_that_cannot_be_read_and_folders_that_are_not_there_are_told(
     assert one.counts()["files whose names tell no start"] == 1
     with pytest.raises(DataError, match="damaged"):
         one.restore({"end_s": "soon"})
+
+
+def test_a_window_waits_for_a_file_that_cannot_be_read_and_then_goes_without_it(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 20)
+    away = write(tmp_path, 20, node="n2", util_pct=0)
+    opened = os.open
+
+    def stale(path: Any, *args: Any, **kwargs: Any) -> int:
+        if path == str(away):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return opened(path, *args, **kwargs)
+
+    one, late = follower(tmp_path, clock), follower(tmp_path, clock)
+    clock.now_s = T + WINDOW_S + SETTLE_S
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", stale)
+        assert all_rows(one) == []
+    (row,) = all_rows(one)
+    assert row["fleet/active_fraction"] == 0.5
+
+    clock.now_s = T + WINDOW_S + 600.0
+    monkeypatch.setattr(os, "open", stale)
+    assert all_rows(late)[0]["fleet/active_fraction"] == 1.0
+    assert late.counts()["windows short of a file"] == 1

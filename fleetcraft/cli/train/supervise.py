@@ -121,7 +121,7 @@ def _supervise(session: Session, settings: Settings) -> int:
             else:
                 print_text(render_event(event, paint, width))
             sys.stdout.flush()
-        except (BrokenPipeError, ValueError):
+        except (OSError, ValueError):  # a closed pipe, a full disk, a mount that went away
             from fleetcraft.cli.output import forget_stdout
 
             forget_stdout()

@@ -8,6 +8,7 @@ temporary name beside it.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Sequence, Set
 
 import msgspec
@@ -203,10 +204,13 @@ def beside(
 ) -> tuple[list[Difference], list[Unread]]:
     """What lies beside the payload and is none of what was written there."""
     try:
-        names = set(fs.listdir(folder)) - expected
+        there = set(fs.listdir(folder))
+        # Through a link it would be the content of another place that is verified.
+        away = DATA in there and stat.S_ISLNK(fs.lstat(f"{folder}/{DATA}").st_mode)
     except OSError as error:
         return [], [Unread(path="..", reason=error.strerror or str(error))]
-    return [Difference(change=Change.ADDED, path=f"../{name}") for name in sorted(names)], []
+    added = [Difference(change=Change.ADDED, path=f"../{n}") for n in sorted(there - expected)]
+    return added + [Difference(change=Change.SYMLINK, path=f"../{DATA}")] * away, []
 
 
 def amended(

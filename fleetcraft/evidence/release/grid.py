@@ -171,7 +171,8 @@ class Standing:
     @property
     def base(self) -> str:
         """The folder from which the scripts' paths go, absolute."""
-        return os.path.normpath(f"{self.folder}/{self.records[GridState.FROZEN][0].base}")
+        base = self.records[GridState.FROZEN][0].base
+        return os.path.normpath(os.path.join(os.path.realpath(self.folder), base))
 
     def digest(self, state: GridState) -> str:
         """Digest of a state's record; empty where it was not reached."""

@@ -171,7 +171,7 @@ class Allocation:
     def _report(self) -> AllocationReport:
         nodes = self._roster.close()
         failure = self._beside.failure if self._beside is not None else ""
-        some_left = any(node.in_order for node in nodes)
+        some_left = any(node.in_order for node in nodes) or not nodes
         code = int(
             bool(failure) or not some_left or not all(node.in_order or node.lost for node in nodes)
         )

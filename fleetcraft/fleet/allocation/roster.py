@@ -122,7 +122,7 @@ class Roster:
 
         Asked when no worker runs any more; what cannot be listed now is not waited for.
         """
-        if all(node.in_order for node in self.nodes):
+        if all(node.over and node.in_order for node in self.nodes):
             return 0
         try:
             claims = self._plan.tree.claims()
@@ -333,5 +333,10 @@ class Roster:
         if node.name not in sight.job_nodes:
             self._finish(node, "the job has lost the node", in_order=False, lost=True)
         elif not node.is_away(sight):
+            if sight.steps is None:
+                return
+            if step := node.listed_step(sight, self._plan.job_id):
+                self._end_step(node, step)  # it outlived the time in which its node was away
+                return
             node.is_back()
             self._tell("back", node, "the node is back")

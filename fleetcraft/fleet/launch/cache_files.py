@@ -10,6 +10,8 @@ import os
 import shlex
 from dataclasses import replace
 
+import msgspec
+
 from fleetcraft.caches.hub import RepoType
 from fleetcraft.caches.purge import PurgeReport, near_purge, referred_files
 from fleetcraft.caches.records import Code, Conflict, Role, Severity, by_role
@@ -93,8 +95,10 @@ def _purges(config: Config, hub: str, days: float) -> dict[str, PurgeReport]:
     found = {}
     if root := config.text("root"):
         evidence = EvidencePaths(Scratch(root).evidence)
-        referred = referred_files(evidence, beside=[Scratch(root).telemetry])
-        found[EVIDENCE] = near_purge(referred, days, referred=referred)
+        unread: list[str] = []
+        referred = referred_files(evidence, beside=[Scratch(root).telemetry], unread=unread)
+        report = near_purge(referred, days, referred=referred)
+        found[EVIDENCE] = msgspec.structs.replace(report, unknown=(*unread, *report.unknown))
     if os.path.isdir(hub):
         found[MODELS] = near_purge([hub], days)
     return found

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fleetcraft.errors import DataError
+from fleetcraft.errors import DataError, FleetError
 from fleetcraft.fleet.bridges import is_pack
 from fleetcraft.fleet.renewal.supply import Supply
 from fleetcraft.fleet.shapes import Shape
 from fleetcraft.layout import LANES, Lane
 from fleetcraft.spool.control import read_markers
-from fleetcraft.spool.grid import LastLane
+from fleetcraft.spool.grid import LastLane, bound_digest
 from fleetcraft.spool.record import parse
 from fleetcraft.spool.tree import SpoolTree
 
@@ -102,6 +102,8 @@ class DemandReader:
         self._spools = [(outer, False)] + ([(inner, True)] if inner else [])
         self._last_lanes = {inner: LastLane(tree) for tree, inner in self._spools}
         self._known: dict[tuple[bool, str], Kind | None] = {}
+        self._laws: dict[bool, str] = {}
+        self._objected: set[tuple[bool, str]] = set()
         self._clock = clock
         self._reads = 0
 
@@ -116,7 +118,9 @@ class DemandReader:
         kinds: Counter[Kind] = Counter()
         known: dict[tuple[bool, str], Kind | None] = {}
         pending = unread = unfit = 0
+        self._objected.clear()
         for tree, inner in self._spools:
+            self._heed_law(tree, inner=inner)
             unwanted = set(tree.fs.listdir(tree.paths.cancel))
             # Those of the outer spool keep a pass from submitting anything.
             refuses = inner and bool(read_markers(tree))
@@ -127,13 +131,24 @@ class DemandReader:
                 except OSError:
                     unread += 1  # claimed meanwhile, or not to be read just now
                     continue
-                known[inner, name] = kind
+                if (inner, name) not in self._objected:
+                    known[inner, name] = kind
                 if kind is None or name in unwanted or refuses:
                     unfit += 1
                 else:
                     kinds[kind] += 1
         self._known = known
         return Demand(kinds=kinds, pending=pending, unread=unread, unfit=unfit, seen_s=seen_s)
+
+    def _heed_law(self, tree: SpoolTree, *, inner: bool) -> None:
+        """Forgets what was read of a spool when what binds its lane ``last`` has changed."""
+        try:
+            law = bound_digest(tree)
+        except FleetError as error:
+            law = error.message
+        if self._laws.get(inner, law) != law:
+            self._known = {key: kind for key, kind in self._known.items() if key[0] is not inner}
+        self._laws[inner] = law
 
     def _kind(self, tree: SpoolTree, name: str, path: str, *, inner: bool) -> Kind | None:
         """What matters of a record; None of one that no new fleet would run or is wanted for."""
@@ -148,6 +163,7 @@ class DemandReader:
             return None  # a worker will file it as a failed launch
         in_last = Lane.LAST in (record.spec.lane, os.path.basename(os.path.dirname(path)))
         if in_last and self._last_lanes[inner].objection(record):
+            self._objected.add((inner, name))  # or what binds the lane could not be read just now
             return None
         if inner and record.spec.timed:
             return None  # packs pass it over

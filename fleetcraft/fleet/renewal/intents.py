@@ -200,6 +200,14 @@ class Intents:
             return Entry(intent, self._decode(end, _read_ending) if ended else None)
         except DataError as error:
             return error
+        except FileNotFoundError as error:
+            return DataError(
+                f"cannot find {error.filename or self._path(lane, window)}, of which there was a "
+                "name a moment ago or is an ending; nothing was submitted",
+                hint=f"if it stays so and no renew is at work, remove "
+                f"{self._path(lane, window, end=True)} too",
+                path=self._path(lane, window),
+            )
 
     def _path(self, lane: str, window: int, *, end: bool = False) -> str:
         return f"{self.folder}/{lane}.{window}{'.end' if end else ''}.json"

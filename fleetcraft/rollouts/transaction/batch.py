@@ -23,7 +23,7 @@ from fleetcraft.rollouts.queue import RolloutQueue
 from fleetcraft.rollouts.records import Commit, Intent, Member, Record, encode
 from fleetcraft.rollouts.transaction.committing import Published, publish, write_source
 from fleetcraft.rollouts.transaction.judging import Judge, Verdict, judge_shapes
-from fleetcraft.rollouts.transaction.moves import Move, make_folder, move
+from fleetcraft.rollouts.transaction.moves import make_folder, move
 from fleetcraft.rollouts.transaction.records import (
     Places,
     Prepared,
@@ -134,17 +134,19 @@ class Transaction:
     def _take(self) -> Transaction | NotEnough:
         try:
             self._open()
-            missing = self._claim()
+            self._claim()
             verdicts = self._audit()
         except OSError as error:
             self._undo_after(error)
             raise
+        # By what was read: a record that was claimed and cannot be seen then is none to train on.
+        missing = len(self._members) - len(verdicts)
         bad = [verdict for verdict in verdicts.values() if verdict.refusal is not None]
         if not missing and not bad:
             self._reach(TransactionState.GROUPED)
             return self
         said = [f"{len(bad)} records were refused"] if bad else []
-        said += [f"{missing} went away before they were claimed"] if missing else []
+        said += [f"{missing} went away before they were read"] if missing else []
         why = f"of {len(self._members)} records {' and '.join(said)}"
         settled = self._settle(why, verdicts=verdicts)
         return NotEnough(
@@ -171,15 +173,12 @@ class Transaction:
             raise FileExistsError(errno.EEXIST, "the intent has another content", str(self.name))
         self._reach(TransactionState.OPEN)
 
-    def _claim(self) -> int:
-        """Moves the records; returns how many were not there any more."""
+    def _claim(self) -> None:
+        """Moves the records; one that is not there any more is missed by the audit."""
         pending, folder = self._queue.paths.pending, self._places.folder
-        missing = 0
         for member in self._members:
-            moved = move(self._queue.fs, f"{pending}/{member.name}", f"{folder}/{member.name}")
-            missing += moved is Move.GONE
+            move(self._queue.fs, f"{pending}/{member.name}", f"{folder}/{member.name}")
         self._reach(TransactionState.CLAIMED)
-        return missing
 
     def _audit(self) -> dict[str, Verdict]:
         """Judges what was claimed, by its bytes as they lie in the claim folder now."""
@@ -261,8 +260,12 @@ class Transaction:
             OSError: Nothing was committed, such as on a full disk; may be called again.
         """
         self._require(TransactionState.PREPARED)
-        self._still_ours()
-        commit = self._commit = self._commit or self._make_commit(scalars or {}, gpu_s)
+        if self._commit is None:
+            self._still_ours()
+            self._commit = self._make_commit(scalars or {}, gpu_s)
+        else:  # an earlier call may have made the version, which is no other trainer's then
+            self._held.check()
+        commit = self._commit
         self._publish(encode(commit))
         self._reach(TransactionState.COMMITTED)
         self._ledger.append(commit)
@@ -291,10 +294,17 @@ class Transaction:
         )
 
     def _publish(self, data: bytes) -> None:
-        seen, error = write_source(self._queue, self._places, data), None
+        seen = write_source(self._queue, self._places, data)
+        error: OSError | None = None
         if seen is None:
             self._held.check()
-            seen, error = publish(self._queue, self._places, data)
+        try:
+            if seen is None:
+                seen, error = publish(self._queue, self._places, data)
+            elif seen is Published.STANDS:  # the call that linked it may not have got so far
+                self._queue.fs.sync_folder(self._queue.paths.commits)
+        except OSError as unsynced:  # it stands, and a power cut may still undo it
+            seen, error = Published.UNKNOWN, unsynced
         if seen is Published.TAKEN:
             raise CommitConflictError(self.name, "another trainer committed it") from error
         if seen is Published.FENCED:

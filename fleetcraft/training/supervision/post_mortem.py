@@ -69,7 +69,8 @@ def look_at_the_dead(
     )
     if ends and any(end.told_to_stop for end in ends):
         return PostMortem(diagnosis=found if found.episode_open else Diagnosis())
-    well = bool(ends) and all(end.exit_code == 0 and end.clean for end in ends)
+    # Nothing of it lives, so what its keepers could not end in time has ended since.
+    well = bool(ends) and all(end.exit_code == 0 for end in ends)
     if well and not end_declared:
         return PostMortem(diagnosis=Diagnosis(step=step), ended_well=True)
     if found.crash is Crash.NONE or not found.episode_open:

@@ -173,6 +173,7 @@ class Supervisor:
             if isinstance(error, LockLostError):
                 raise
             raise _Blocked(f"the run could not be launched: {error}") from error
+        self._ended_well = False  # that was another attempt
         self._teller.epoch(Event.LAUNCHED, epoch)
         found = Found(live=Live.LIVE, launch=launch, paths=self._rooms.paths.attempt(epoch.number))
         self._follow(epoch, found)
@@ -257,6 +258,9 @@ class Supervisor:
             if picture.run in (Run.ENDED, Run.LOST):
                 slurm = self._rooms.slurm_word(self._observer.launch.paths)
             found = examined(self._observer, picture, self._why, slurm)
+            # Ended with 0, and KILL was late to what it left: done as soon as that is reaped.
+            sight = picture.launch
+            self._ended_well = self._plan.end is None and sight.exit_zero and not sight.clean
         else:
             assert self._found is not None
             mortem = self._rooms.post_mortem(self._found, self._why)
@@ -280,9 +284,13 @@ class Supervisor:
             return after_stop(stopped.result, unreaped_words(stopped), Leave(), ordered=ordered)
         self._require_lock()
         self._record_outcome(stopped)
-        ordered = self._orders.is_told()
-        leave = Leave() if ordered else self._leave_facts(self._history())
-        return after_stop(stopped.result, stopped.why, leave, ordered=ordered)
+        if self._orders.is_told():
+            return after_stop(stopped.result, stopped.why, Leave(), ordered=True)
+        history = self._history()
+        if history.unrecorded is not None:
+            raise _Blocked("how the attempt ended could not be written into the journal")
+        leave = self._leave_facts(history)
+        return after_stop(stopped.result, stopped.why, leave, ordered=False)
 
     def _record_outcome(self, stopped: Stopped | None, *, done: bool = False) -> None:
         assert self._epoch is not None
@@ -309,10 +317,14 @@ class Supervisor:
         if self._plan.end is None:
             done = (history.done or self._ended_well) and not history.resumed
             end, end_why = done, NO_END
+        try:
+            series = self._rooms.series(history)
+        except (OSError, DataError) as error:
+            raise _Blocked(f"what was launched before cannot be read: {error}") from error
         decision = next_launch(
             self._plan,
             history,
-            self._rooms.series(history),
+            series,
             self._rooms.checkpoints(),
             self._rooms.environ,
         )

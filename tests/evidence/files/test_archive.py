@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
@@ -537,3 +538,19 @@ def test_a_damaged_archive_is_refuted_when_it_is_archived_to_again(
     manifest = frozen(tmp_path / "set")
     with pytest.raises(RefutedError, match="is damaged: changed 'run.log'"):
         archive(manifest, str(tmp_path / "set"), str(archived))
+
+
+def test_an_archive_whose_files_lie_elsewhere_is_refuted(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a.txt").write_text("a")
+    manifest = make_manifest(str(source), name="kept")
+    copied = Path(archive(manifest, str(source), str(tmp_path / "archive")).folder)
+    shutil.rmtree(copied / "data")
+    (copied / "data").symlink_to(source)
+
+    found = verify_archive(str(copied), Level.REREAD)
+
+    assert [(each.change, each.path) for each in found.differences] == [("symlink", "../data")]
+    with pytest.raises(RefutedError, match="is damaged"):
+        archive(manifest, str(source), str(copied))

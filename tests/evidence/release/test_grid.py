@@ -345,3 +345,16 @@ def test_results_that_do_not_count_are_counted_by_why(tmp_path: Path) -> None:
 
     assert (found.filled, found.foreign, found.undeclared, found.without_endpoint) == (1, 2, 1, 1)
     assert found.missing == ("full/1", "cached/0", "cached/1")
+
+
+def test_scripts_are_found_where_a_link_lies_deeper_than_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir(mode=0o700)
+    code = tmp_path / "home/me/project"
+    code.mkdir(parents=True)
+    (code / "scratch").symlink_to(tmp_path / "scratch")
+    grid = read_grid_file(_write(code.parent))
+
+    standing, _ = freeze(EvidencePaths(str(code / "scratch/evidence")), grid, str(code))
+
+    assert changed_scripts(standing) == []
+    assert standing.base == str(code)

@@ -365,6 +365,59 @@ def test_a_record_that_goes_away_before_it_is_claimed_costs_only_this_try(
     found = Transaction.open(queue, ledger, held, watch=take_one)
 
     assert isinstance(found, NotEnough)
-    assert "1 went away before they were claimed" in found.why
+    assert "1 went away before they were read" in found.why
     finish(taken(queue, ledger, held))
     assert counts(queue) == {"pending": 0, "claimed": 0, "consumed": 4, "quarantine": 0}
+
+
+def test_a_record_that_cannot_be_seen_after_its_claim_leaves_no_smaller_batch(
+    tmp_path: Path,
+) -> None:
+    class Ghost(QuickFS):
+        told = False
+
+        def read_with_facts(self, path: str) -> tuple[bytes, os.stat_result]:
+            if "/claimed/" in path and not self.told:
+                self.told = True
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            return super().read_with_facts(path)
+
+    queue = new_queue(tmp_path, group=2)
+    for sequence in range(2):
+        for sample in range(2):
+            put(queue, record(sequence, sample=sample))
+    mine = reopened(queue, Ghost())
+    held = held_on(mine)
+
+    found = Transaction.open(mine, Ledger.load(mine), held)
+
+    assert isinstance(found, NotEnough)
+    assert "1 went away" in found.why
+    assert counts(queue)["pending"] == 4
+    assert len(taken(mine, held=held).records) == 4
+
+
+@pytest.mark.parametrize("where", ["look", "sync"])
+def test_a_commit_that_stands_after_an_error_is_the_same_when_it_is_made_again(
+    tmp_path: Path, where: str
+) -> None:
+    class Late(Failing):
+        def sync_folder(self, path: str) -> None:
+            self._fail("sync", path)
+
+    fs = Late()
+    queue = new_queue(tmp_path, fs=fs)
+    fill(queue, 4)
+    batch = taken(queue)
+    batch.computed()
+    batch.prepared("c", "0" * 64)
+    fs.performed = where == "look"
+    place = queue.paths.commit(1) if where == "look" else queue.paths.commits
+    fs.fails = lambda operation, path: path == place
+
+    with pytest.raises(CommitUnknownError):
+        batch.commit()
+    fs.fails = lambda operation, path: False
+
+    assert batch.commit().version == 1
+    sound(queue, records=4)

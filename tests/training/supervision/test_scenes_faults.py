@@ -7,7 +7,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from fleetcraft.files import FileSystem
+from fleetcraft.training.launching.reading import Reports
 from fleetcraft.training.plan.records import End
 from fleetcraft.training.records import State
 from fleetcraft.training.supervision.orders import Orders
@@ -134,4 +138,86 @@ def test_an_abort_marker_that_cannot_be_looked_at_is_neither_there_nor_absent(
 
     assert seen == ["it ended, and whether ABORT stands cannot be read"]
     assert ended.exit_code == 143
+    assert len(one.told("launched")) == 1
+
+
+class Mute(FileSystem):
+    """Takes no line of the journal while it is told to."""
+
+    mute = False
+
+    def append(self, fd: int, data: bytes) -> None:
+        if self.mute:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().append(fd, data)
+
+
+def test_an_end_that_cannot_be_written_down_is_followed_by_no_launch(scene: Make) -> None:
+    one, fs = scene("raise ValueError('the code is wrong')"), Mute()
+
+    def hook(event: Event, orders: Orders) -> None:
+        fs.mute = fs.mute or event["event"] == "launched"
+
+    ended = one.supervise(hook, fs=fs)
+
+    assert ended.state is State.BLOCKED
+    assert "could not be written into the journal" in ended.why
+    assert one.supervise().state is State.EXHAUSTED, "the next one finds the code's error"
+
+
+def test_epochs_that_cannot_be_listed_after_a_stop_block(scene: Make) -> None:
+    class Stale(FileSystem):
+        looks = -1
+
+        def listdir(self, path: str) -> list[str]:
+            if self.looks >= 0 and path.endswith("/epochs"):
+                self.looks += 1
+                if self.looks == 2:
+                    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+            return super().listdir(path)
+
+    one, fs = scene("raise ValueError('the code is wrong')"), Stale()
+
+    def hook(event: Event, orders: Orders) -> None:
+        if event["event"] == "outcome":
+            fs.looks = 0
+
+    assert one.supervise(hook, fs=fs).state is State.BLOCKED
+
+
+def test_a_resume_that_crashes_after_a_run_that_ended_well_unseen_is_not_done(
+    scene: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, fs = scene("if epoch > 1: raise ValueError('the code is wrong')"), Mute()
+
+    def hook(event: Event, orders: Orders) -> None:
+        fs.mute = fs.mute or entered(State.WARMUP)(event)
+
+    assert one.supervise(hook, fs=fs).state is State.DONE
+    monkeypatch.setenv("FLEET_RESUME_FROM", "/checkpoints/step-000000003")
+
+    ended = one.supervise()
+
+    assert ended.state is State.EXHAUSTED
+    assert [event["done"] for event in one.told("outcome")] == [True, False]
+
+
+def test_a_run_that_ended_with_zero_is_not_run_again_for_what_was_reaped_late(
+    scene: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Reports.read
+
+    def unclean(self: Reports) -> None:
+        look(self)
+        for node, end in self.ends.items():
+            self.ends[node] = msgspec.structs.replace(end, clean=False)
+
+    monkeypatch.setattr(Reports, "read", unclean)
+    one = scene("report_progress(1)")
+
+    def hook(event: Event, orders: Orders) -> None:
+        if len(one.told("launched")) > 1:
+            orders.end()
+
+    assert one.supervise(hook).state is State.DONE
     assert len(one.told("launched")) == 1

@@ -107,6 +107,7 @@ def end(**facts: Any) -> NodeEnd:
     [
         ((), False, Crash.NONE, False),
         ((end(),), False, Crash.NONE, True),
+        ((end(clean=False),), False, Crash.NONE, True),
         ((end(),), True, Crash.UNKNOWN, False),
         ((end(exit_code=1),), False, Crash.UNKNOWN, False),
         ((end(exit_code=None, signal=9),), False, Crash.KILLED_UNCONFIRMED, False),
