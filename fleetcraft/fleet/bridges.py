@@ -197,11 +197,12 @@ def observe_workers(outer: SpoolTree) -> list[NodeGpus]:
     for task, owner in outer.claims():
         held.setdefault(owner.lease_name, []).append(task)
     with leases.ages_on_mount(outer) as age_of:
-        return [
+        seen = [
             _observe(lease, held.get(lease.name, []), age_of)
             for lease in leases.read_all(outer)
             if lease.left_at is None and lease.role == "worker"
         ]
+    return sorted(seen, key=lambda node: node.host)
 
 
 def _observe(lease: Lease, tasks: list[str], age_of: Callable[[Lease], float]) -> NodeGpus:

@@ -48,6 +48,9 @@ def stale_batch() -> Batch:
 def main() -> None:
     """Six updates."""
     torch.set_num_threads(1)
+    # In float32 the order of a sum moves weights by 2e-6 on one CPU and 4e-6 on another: Adam
+    # divides by the root of a gradient's square, however small that is.
+    torch.set_default_dtype(torch.float64)
     if WORLD_SIZE > 1:
         dist.init_process_group("gloo")
     batch, policy = stale_batch(), Policy()

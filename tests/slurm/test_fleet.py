@@ -92,10 +92,18 @@ class Site:
         return [path.name for path in (self.root / "taskq" / state).rglob("*.sh*")]
 
     def history(self, name: str) -> list[dict[str, Any]]:
-        (path,) = (self.root / "taskq").glob(f"*/**/{name}.sh*")
-        lines = path.read_text().splitlines()
+        lines = self._record(name).splitlines()
         mark = "#FLEET-RUN "
         return [json.loads(line[len(mark) :]) for line in lines if line.startswith(mark)]
+
+    def _record(self, name: str) -> str:
+        for _ in range(100):  # a task that moves meanwhile is seen nowhere, twice, or not there
+            paths = list((self.root / "taskq").glob(f"*/**/{name}.sh*"))
+            with contextlib.suppress(FileNotFoundError):
+                if len(paths) == 1:
+                    return paths[0].read_text()
+            time.sleep(0.01)
+        raise AssertionError(f"{name} is in {paths}, expected one place")
 
     def outcomes(self, name: str) -> list[str]:
         return [line["outcome"] for line in self.history(name)]

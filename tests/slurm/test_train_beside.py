@@ -114,4 +114,6 @@ def test_a_job_that_is_told_to_end_stops_the_run_whole_before_its_step_falls(
     cluster.wait_for_job(job, "COMPLETED", "FAILED", "CANCELLED", patience_s=120)
 
     assert [event["stopped"]["result"] for event in told(base, "stopped")] == ["REAPED"] * 2
-    assert [event["exit_code"] for event in told(base, "ended")] == [130], logs(base)
+    # Of the other rank, too, if it got the lock between the supervisor's end and its own order.
+    assert {event["exit_code"] for event in told(base, "ended")} == {130}, logs(base)
+    assert len(told(base, "launched")) == 2, logs(base)
