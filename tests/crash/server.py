@@ -1,27 +1,30 @@
-"""A warm process that forks one short-lived process after another: hundreds of crashes in seconds.
+"""The protocols of the spool, disturbed at our own `FileSystem`: hundreds of crashes in seconds.
 
-Run with a folder and one JSON object: which operation, how it is disturbed, and perhaps which rule
-of the protocol is broken (one of `tests.explore.mutations`). For every k it prepares a spool, lets
-a child perform the operation with the k-th file operation disturbed, and proves, being another
-process, that nothing is lost. Prints one JSON object.
+Run with a folder and one JSON object: which protocol, how it is disturbed, and perhaps which of its
+rules is broken. For every k it prepares a spool, lets a child perform the act with the k-th file
+operation disturbed, and proves, being another process, that nothing is lost. Prints one JSON
+object. Coarser than the crash matrix, which disturbs libc (`serving`), and many times as fast.
 """
 
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import shutil
 import signal
 import sys
-import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import fleetcraft.files
-from fleetcraft.spool import claims
-from tests.crash import operations
-from tests.crash.operations import EXPECTED_REFUSALS, OPERATIONS, Process, QuickFS
+from fleetcraft.spool.tree import SpoolTree
+from tests.crash.protocol import Place, Protocol
+from tests.crash.protocols import spool, spool_proof
+from tests.crash.serving import attempt, in_child, listing
+from tests.quick_fs import QuickFS
 
 MAX_STEPS = 400
 LIED_ABOUT = frozenset({"rename_new", "replace", "link", "unlink"})
@@ -100,108 +103,64 @@ for _name in _SEAM:
     setattr(DisturbedFS, _name, _counted(_name))
 
 
-def in_child(act: Callable[[], Any]) -> dict[str, Any]:
-    """Forks, acts, and returns what the child said, or the signal that ended it."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reader)
-        said = attempt(act)
-        with os.fdopen(writer, "w") as pipe:
-            json.dump(said, pipe)
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status):
-        return {"signal": os.WTERMSIG(status)}
-    return json.loads(text)
+def go_through(fs: QuickFS) -> None:
+    """Every spool of a trial is reached through this, in this process, from now on."""
+
+    def tree_of(place: Place) -> SpoolTree:
+        return SpoolTree(f"{place.root}/spool", fs)
+
+    spool.tree_of = tree_of
+    spool_proof.tree_of = tree_of
 
 
-def attempt(act: Callable[[], Any]) -> dict[str, Any]:
-    try:
-        return {"returned": act()}
-    except BaseException:
-        return {"trouble": traceback.format_exc()}
-
-
-def disturb(folder: str, name: str, how: list[str], at: int) -> dict[str, Any]:
+def disturb(folder: str, protocol: Protocol, how: list[str], at: int) -> dict[str, Any]:
     """One crash point: prepare, act, prove. The result has ``hit``: whether there was a k-th."""
-    operation = OPERATIONS[name]
-    root = f"{folder}/spool"
-    said = f"{folder}/said"
-    operations.set_up(root)
-
-    def prepare() -> None:
-        operation.prepare(Process(root, QuickFS(), said))
+    place = Place(Path(folder, "tree"), Path(folder, "notes"))
+    os.mkdir(place.root, 0o700)
 
     def act() -> list[str]:
         fs = DisturbedFS(at, how)
-        process = Process(root, fs, said)
-        if name.startswith(("claim", "finish", "put_back")):
-            fs.steps = -1_000_000  # the lease is not what is tested here
-            process.publish_lease()
-            fs.steps = 0
+        go_through(fs)
         try:
-            operation.act(process)
-        except EXPECTED_REFUSALS as error:
+            protocol.act(place)
+        except protocol.expected as error:
             return [fs.disturbed, type(error).__name__]
         return [fs.disturbed, ""]
 
-    def prove() -> dict[str, Any]:
-        return operations.prove(operation, Process(root, QuickFS(), said), read_said(said))
-
     result: dict[str, Any] = {"at": at}
     try:
-        # A claim whose owner is to be gone needs a process that ends; the rest can be made here.
-        prepared = in_child(prepare) if operation.owner_is_gone else attempt(prepare)
+        # In a process that has ended before the act: what it claimed is held by nobody alive.
+        prepared = in_child(lambda: protocol.prepare(place), f"{folder}/prepare.out")
         if "trouble" in prepared:
             return {**result, "hit": True, "trouble": prepared["trouble"]}
-        acted = in_child(act)
+        acted = in_child(act, f"{folder}/act.out")
         result["hit"] = "signal" in acted or "trouble" in acted or bool(acted["returned"][0])
         result["acted"] = acted
         if "trouble" in acted:
             return {**result, "trouble": acted["trouble"]}
-        proved = attempt(prove)
+        proved = attempt(lambda: protocol.prove(place))
         if "trouble" in proved:
             result["trouble"] = proved["trouble"]
-            result["listing"] = listing(root)
+            result["listing"] = listing(place.root)
         return result
     finally:
-        shutil.rmtree(root)
-        if os.path.exists(said):
-            os.unlink(said)
-
-
-def read_said(path: str) -> list[list[str]]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return [line.split() for line in file]
-    except FileNotFoundError:
-        return []
-
-
-def listing(root: str) -> list[str]:
-    return sorted(
-        os.path.relpath(os.path.join(folder, file), root)
-        for folder, _, files in os.walk(root)
-        for file in files
-    )
+        shutil.rmtree(place.root)
+        place.notes.unlink(missing_ok=True)
 
 
 def main(folder: str, request: str) -> None:
     asked = json.loads(request)
-    claims._APPEND_PAUSE_S = 0
+    (protocol,) = (one for one in spool.PROTOCOLS if one.name == asked["operation"])
     if asked.get("broken"):
-        from tests.explore import mutations  # loads much, and every fork would pay for it
-
-        getattr(mutations, asked["broken"])().__enter__()
+        dict(protocol.mutations)[asked["broken"]]()
+    go_through(QuickFS())
+    gc.collect()
+    gc.freeze()  # else every fork copies what its collector goes through
     points: list[dict[str, Any]] = []
     for how in asked["how"]:
         missed = 0
         for at in range(1, MAX_STEPS):
-            point = disturb(folder, asked["operation"], how, at)
+            point = disturb(folder, protocol, how, at)
             missed = 0 if point["hit"] else missed + 1
             if point["hit"]:
                 points.append({**point, "how": how})

@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from fleetcraft.spool import setup
 from fleetcraft.spool.tree import SpoolTree
-from tests.crash.operations import QuickFS
+from tests.quick_fs import QuickFS
 
 # A busy machine is no reason to fail.
 settings.register_profile("spool", deadline=None, max_examples=80)

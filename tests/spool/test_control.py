@@ -15,7 +15,7 @@ from fleetcraft.spool.control import Canceller
 from fleetcraft.spool.record import Outcome
 from fleetcraft.spool.recovery import Liveness, Verdict, recover
 from fleetcraft.spool.tree import SpoolTree
-from tests.crash.operations import QuickFS
+from tests.quick_fs import QuickFS
 from tests.spool.acts import end, publish, record_of, run, state_of, take
 from tests.spool.test_enqueue import cut_short
 

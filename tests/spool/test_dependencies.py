@@ -20,7 +20,7 @@ from fleetcraft.spool.enqueue import enqueue_batch
 from fleetcraft.spool.promotion import Promoter
 from fleetcraft.spool.record import Outcome
 from fleetcraft.spool.tree import SpoolTree
-from tests.crash.operations import QuickFS
+from tests.quick_fs import QuickFS
 from tests.spool.acts import publish, run, spec, state_of, take
 
 

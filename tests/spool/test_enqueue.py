@@ -15,7 +15,7 @@ from fleetcraft.spool.enqueue import Published, complete_publication, enqueue, e
 from fleetcraft.spool.record import Outcome
 from fleetcraft.spool.setup import set_up
 from fleetcraft.spool.tree import SpoolTree
-from tests.crash.operations import QuickFS
+from tests.quick_fs import QuickFS
 from tests.spool.acts import publish, record_of, run, spec, state_of
 
 

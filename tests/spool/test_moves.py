@@ -15,7 +15,7 @@ from fleetcraft.spool import claims
 from fleetcraft.spool.claims import claim
 from fleetcraft.spool.record import Outcome
 from fleetcraft.spool.tree import SpoolTree
-from tests.crash.operations import QuickFS
+from tests.quick_fs import QuickFS
 from tests.spool.acts import new_owner, publish, run, state_of
 
 

@@ -25,7 +25,7 @@ from fleetcraft.spool.recovery import (
     recover,
 )
 from fleetcraft.spool.tree import SpoolTree
-from tests.crash.operations import QuickFS
+from tests.quick_fs import QuickFS
 from tests.spool.acts import end, publish, record_of, state_of, take
 
 HERE = HostId(host="c1", boot_id="boot-1", pid_namespace="pid:[1]")

@@ -22,8 +22,8 @@ from fleetcraft.locks import (
     LockUnknownError,
 )
 from fleetcraft.locks.generation import _KEPT_GENERATIONS, highest
-from tests.crash.operations import QuickFS
 from tests.fuzz import folders
+from tests.quick_fs import QuickFS
 
 _PROCESSES = st.integers(0, 3)
 _MEANWHILE = ("nothing", "nothing", "beat", "release")

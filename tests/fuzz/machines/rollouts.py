@@ -40,8 +40,8 @@ from fleetcraft.rollouts.trainer import trainer_lock
 from fleetcraft.rollouts.transaction.batch import Transaction
 from fleetcraft.rollouts.transaction.refusing import CommitConflictError, TransactionError
 from fleetcraft.rollouts.transaction.selection import NotEnough
-from tests.crash.operations import QuickFS
 from tests.fuzz import folders
+from tests.quick_fs import QuickFS
 from tests.rollouts.producing import OwnClock
 
 SETTINGS = Settings(

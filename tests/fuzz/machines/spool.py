@@ -39,8 +39,8 @@ from fleetcraft.spool.record import (
 from fleetcraft.spool.recovery import Liveness, Verdict, recover
 from fleetcraft.spool.setup import set_up
 from fleetcraft.spool.tree import SpoolTree
-from tests.crash.operations import QuickFS
 from tests.fuzz import folders
+from tests.quick_fs import QuickFS
 
 NAMES = ("a", "b", "c", "enc-1", "enc-2", "x.sh.1.2.3.4")
 LAUNCHES = ("one-aaaa", "two-bbbb", "tri-cccc")

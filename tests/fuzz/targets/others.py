@@ -30,10 +30,10 @@ from fleetcraft.telemetry.windows.span import window_at
 from fleetcraft.training.progress.lines import parse_line
 from fleetcraft.video.encoder import EncoderRecord, EncoderSettings, read_encoder_record
 from fleetcraft.video.tags import Deep
-from tests.crash.operations import QuickFS
 from tests.fuzz import folders
 from tests.fuzz.strategies import documents, json_of, odd_json, texts, values_of
 from tests.fuzz.target import Target
+from tests.quick_fs import QuickFS
 
 _DEEP = b"[" * 100_000
 _RECORD = EncoderRecord(

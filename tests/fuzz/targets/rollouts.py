@@ -18,10 +18,10 @@ from fleetcraft.rollouts.records import Beat, Commit, Record, Settings, digest_o
 from fleetcraft.rollouts.transaction.judging import read_record
 from fleetcraft.rollouts.transaction.records import Places, Prepared
 from fleetcraft.rollouts.transaction.settling import read_prepared
-from tests.crash.operations import QuickFS
 from tests.fuzz import folders
 from tests.fuzz.strategies import json_of, mixed, same_json, texts, values_of
 from tests.fuzz.target import Target
+from tests.quick_fs import QuickFS
 
 _DEEP = b"[" * 100_000
 

@@ -27,8 +27,8 @@ from fleetcraft.rollouts.trainer import RolloutTrainer
 from fleetcraft.rollouts.transaction import batch as batches
 from fleetcraft.rollouts.transaction import settling
 from fleetcraft.rollouts.transaction.batch import Transaction
-from tests.crash.operations import QuickFS
 from tests.crash.server import DisturbedFS, attempt, in_child, read_said
+from tests.quick_fs import QuickFS
 from tests.rollouts.filling import (
     commits,
     fill,
