@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -147,15 +147,21 @@ def _evidence(calibration: Calibration) -> tuple[str, ...]:
     if msgspec.json.encode(lies_there) != msgspec.json.encode(calibration):
         raise _refused(calibration, "evidence", f"{path} says something else by now")
     found = [f"sha256:{sha256_hex(data)}"]
-    for trial in calibration.trials:
-        if not trial.journal_sha256:
-            continue
-        right = f"sha256:{sha256_hex(_read(calibration, trial.journal))}"
-        if right != trial.journal_sha256:
-            reason = f"{trial.journal} has {right}, recorded is {trial.journal_sha256}"
+    for journal, recorded in (pair for trial in calibration.trials for pair in _journals(trial)):
+        right = f"sha256:{sha256_hex(_read(calibration, journal))}"
+        if right != recorded:
+            reason = f"{journal} has {right}, recorded is {recorded}"
             raise _refused(calibration, "evidence", reason)
         found.append(right)
     return tuple(dict.fromkeys(found))
+
+
+def _journals(trial: Trial) -> Iterator[tuple[str, str]]:
+    """Its own journal and that of its soak, each with the hash that was recorded."""
+    if trial.journal_sha256:
+        yield trial.journal, trial.journal_sha256
+    if soak := trial.evidence.get("soak_journal_sha256"):
+        yield str(trial.evidence.get("soak_journal")), str(soak)
 
 
 def _read(calibration: Calibration, path: str) -> bytes:

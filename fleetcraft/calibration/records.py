@@ -214,9 +214,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host_peak_bytes(self) -> int | None:
-        """The highest use of its own cgroup, else of its resident size."""
+        """The highest use of its own cgroup, else of its resident size and its children's."""
         cgroup = [p.cgroup_peak_bytes for p in self.phases if p.cgroup_peak_bytes is not None]
         resident = [p.rss_peak_bytes for p in self.phases if p.rss_peak_bytes is not None]
+        of_all = self.evidence.get("with_children_rss_peak_bytes")
+        if isinstance(of_all, int):
+            resident.append(of_all)
         return max(cgroup or resident, default=None)
 
     def phase_named(self, name: str) -> PhaseRecord | None:

@@ -56,7 +56,9 @@ _N = _Number()
 @click.option("--tokens", type=_N, metavar="N", help="Tokens of one forward (that of --seq).")
 @click.option("--forwards", type=_N, metavar="N", help="Forward calls; a batch counts each sample.")
 @click.option("--seconds", type=_N, metavar="S", help="Wall time of all of it.")
-@click.option("--gpus", type=click.IntRange(1), default=1, help="GPUs that shared the work (1).")
+@click.option(
+    "--gpus", type=click.IntRange(1, 1 << 20), default=1, help="GPUs that shared the work (1)."
+)
 @click.option("--training", is_flag=True, help="A backward belongs to each forward.")
 @click.option("--peak", type=_N, metavar="FLOP/S", help="Use this peak of one GPU, on your word.")
 @click.option("--devices", is_flag=True, help="List the parts whose peak is known.")
@@ -103,7 +105,8 @@ def _estimate(session: Session, given: dict[str, Any]) -> int:
     peak = given["peak"] or (part.dense_bf16_flop_per_s if part else None)
     per_forward = flops.flop_per_forward(model)
     flop = per_forward * given["forwards"]
-    if not math.isfinite(flop / given["seconds"]):
+    room = given["seconds"] * given["gpus"] * (peak or 1.0)
+    if not (math.isfinite(flop / given["seconds"]) and 0 < room < math.inf):
         raise UsageError(
             "these numbers make more FLOPs than can be counted; nothing was estimated",
             hint="fleetcraft mfu --help shows an example",

@@ -76,7 +76,8 @@ def _parts(model: Model) -> tuple[float, float]:
         if not math.isfinite(value) or value < 0:
             raise UsageError(f"{name} is {value}, expected a number from 0", name=name)
     products = 2.0 * model.active_params * model.tokens
-    return products, 4.0 * model.layers * model.seq**2 * model.hidden
+    # Not ``seq**2``, which raises where the product of floats is merely infinite.
+    return products, 4.0 * model.layers * model.hidden * model.seq * model.seq
 
 
 def assumptions(*, training: bool) -> tuple[str, ...]:

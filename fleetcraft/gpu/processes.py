@@ -69,18 +69,24 @@ class MemoryWatch:
 
     def read(self) -> MemoryUse:
         """One reading; what the driver does not say is None or left out."""
-        code, memory = self._library.ask("nvmlDeviceGetMemoryInfo", self._handle, self._version)
+        before = self._memory()
         held: dict[int, int | None] = {}
         for kind in ("Compute", "Graphics"):
             found = self._library.ask(f"nvmlDeviceGet{kind}RunningProcesses", self._handle)[1]
             for process in found or ():
                 held[int(process.pid)] = _size(process.usedGpuMemory)
-        known = code == 0 and memory.total
+        after = self._memory()
+        known = before is not None and after is not None
         return MemoryUse(
-            total_bytes=int(memory.total) if known else None,
-            used_bytes=int(memory.used) if known else None,
+            total_bytes=int(after.total) if known else None,
+            # What a process gave back or took between the questions is nobody else's.
+            used_bytes=int(min(before.used, after.used)) if known else None,
             by_pid=held,
         )
+
+    def _memory(self) -> Any:
+        code, memory = self._library.ask("nvmlDeviceGetMemoryInfo", self._handle, self._version)
+        return memory if code == 0 and memory.total else None
 
     def close(self) -> None:
         """Ends the use of the driver."""

@@ -22,6 +22,7 @@ from fleetcraft.video.color import (
     rgb_from_frame,
     rounded_to_8_bits,
 )
+from fleetcraft.video.matroska import missing_bytes
 from fleetcraft.video.pyav import av, file_url, translated
 from fleetcraft.video.tags import (
     MATRICES,
@@ -211,6 +212,12 @@ def walk_frames(path: str, deep: Deep) -> Iterator[tuple[VideoFrame, ColorTags]]
             raise DataError(f"{path} has a video stream without frames", hint=_BROKEN, path=path)
         _check_reached_end(path, stream, count.last)
         _check_promise(path, stream, count)
+        if container.format.name.startswith("matroska") and (missing := missing_bytes(path)):
+            raise DataError(
+                f"{path} is truncated: its last element lacks {missing} bytes",
+                hint=_BROKEN,
+                path=path,
+            )
 
 
 class _Count:

@@ -129,6 +129,17 @@ def test_an_emulated_budget_is_frozen_only_if_that_is_said(tmp_path: Path) -> No
     assert row_of(run, emulated=True).batch == 2
 
 
+def test_the_journal_of_the_soak_is_evidence_too(tmp_path: Path) -> None:
+    soak = tmp_path / "soak.jsonl"
+    soak.write_text('{"event": "begin"}\n')
+    right = f"sha256:{sha256_hex(soak.read_bytes())}"
+    told = {"soak_journal": str(soak), "soak_journal_sha256": right}
+    run = calibration(tmp_path, {"evidence": told})
+    assert row_of(run).evidence[-1] == right
+    soak.write_text('{"event": "end"}\n')
+    assert str(soak) in refused(run).message
+
+
 def test_evidence_that_changed_or_is_gone_is_refused(tmp_path: Path) -> None:
     run = calibration(tmp_path)
     journal = Path(run.trials[0].journal)

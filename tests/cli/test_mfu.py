@@ -85,3 +85,17 @@ def test_the_known_parts_are_listed_with_their_sources(fleet: Fleet) -> None:
     names = {part["name"] for part in value["devices"]}
     assert {"A100", "H100 SXM", "GH200", "B200", "GB200 NVL72"} <= names
     assert "datasheet" in fleet("mfu", "--devices").out
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["--seq 1e200 --layers 1 --hidden 1 --seconds 1", "--seq 10 --seconds 1e300",
+     f"--seq 10 --seconds 1 --gpus 1{'0' * 400}"],
+    ids=["seq", "seconds", "gpus"],
+)  # fmt: skip
+def test_numbers_that_no_float_holds_are_usage_and_no_unknown_device(
+    fleet: Fleet, more: str
+) -> None:
+    called = fleet("mfu", *words_of(f"--device GB200 --params 1 --forwards 1 {more}"))
+    assert called.code == 2
+    assert "no peak is known" not in called.out + called.err

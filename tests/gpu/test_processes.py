@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from fleetcraft.gpu.processes import MemoryUse
+from fleetcraft.gpu import processes
+from fleetcraft.gpu.processes import MemoryUse, MemoryWatch
 from tests.rig import Rig
 
 GIB = 1 << 30
@@ -81,3 +84,24 @@ def test_a_gpu_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_told_apart_is_unknown(use: MemoryUse, expected: int | None) -> None:
     assert use.others_bytes({7, 8}) == expected
+
+
+@pytest.mark.parametrize("then", [20, 120], ids=["given back", "taken"])
+def test_what_a_process_gives_back_or_takes_between_two_questions_is_nobody_elses(
+    monkeypatch: pytest.MonkeyPatch, then: int
+) -> None:
+    used = iter([100, then])
+
+    class Changing:
+        """A driver whose only process holds all that is used, each time that it is asked."""
+
+        binding = SimpleNamespace()
+
+        def ask(self, name: str, *arguments: object) -> tuple[int, Any]:
+            if name == "nvmlDeviceGetMemoryInfo":
+                return 0, SimpleNamespace(total=200, used=next(used))
+            held = [SimpleNamespace(pid=7, usedGpuMemory=then)]
+            return 0, held if "Processes" in name else None
+
+    monkeypatch.setattr(processes, "Library", Changing)
+    assert MemoryWatch("GPU-0").read().others_bytes([7]) == 0

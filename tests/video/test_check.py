@@ -77,6 +77,22 @@ def test_a_truncated_file_is_broken_with_the_frames_that_are_left(
     assert found.reasons
 
 
+@pytest.mark.parametrize("fraction", [1, 0.97, 0.7, 0.4])
+def test_matroska_that_says_no_length_is_broken_where_an_element_is_cut_off(
+    tmp_path: Path, fraction: float
+) -> None:
+    whole = encode_raw(
+        tmp_path / "a.mkv", smooth_clip(24), options={"live": "1"}, codec_options={"g": "6"}
+    )
+    content = whole.read_bytes()
+    whole.write_bytes(content[: int(len(content) * fraction)])
+    found = check_video(whole)
+    assert found.info is not None
+    assert found.info.duration_s is None
+    assert (found.verdict is Verdict.WHOLE) == (found.frames == 24) == (fraction == 1)
+    assert fraction == 1 or "its last element lacks" in found.reasons[0]
+
+
 def test_a_container_that_promises_more_frames_than_can_be_decoded_is_broken(
     tmp_path: Path,
 ) -> None:

@@ -29,7 +29,7 @@ from fleetcraft.calibration.sweep.asked import Asked, resolve
 from fleetcraft.calibration.sweep.choose import End, Limits, choose
 from fleetcraft.calibration.sweep.plan import next_step
 from fleetcraft.calibration.sweep.preflight import Preflight, budget_between, predict
-from fleetcraft.calibration.trial.merging import with_higher_peaks
+from fleetcraft.calibration.trial.merging import highest_peak, with_higher_peaks
 from fleetcraft.calibration.trial.orders import Order, Pass
 from fleetcraft.calibration.trial.reading import Journal, read_journal
 from fleetcraft.clock import timestamp
@@ -343,10 +343,19 @@ class _Run:
             "event": "soak_end", "batch": batch, "verdict": soaked.verdict.value,
             "soak_live_bytes": soaked.soak_live_bytes, "detail": soaked.detail,
         })  # fmt: skip
+        phases = with_higher_peaks(trial.phases, soaked.phases)
+        highest = highest_peak(phases)
         merged = msgspec.structs.replace(
             trial,
+            phase=highest.name if highest else trial.phase,
+            owner=highest.owners[0].name if highest and highest.owners else trial.owner,
             soak_live_bytes=soaked.soak_live_bytes,
-            phases=with_higher_peaks(trial.phases, soaked.phases),
+            phases=phases,
+            evidence={
+                **trial.evidence,
+                "soak_journal": soaked.journal,
+                "soak_journal_sha256": soaked.journal_sha256,
+            },
             tracking_overhead_fraction=soaked.tracking_overhead_fraction
             if soaked.tracking_overhead_fraction is not None
             else trial.tracking_overhead_fraction,
@@ -360,7 +369,7 @@ class _Run:
             phase=soaked.phase,
             owner=soaked.owner,
             detail=f"one cycle ran, several in one process did not: {soaked.detail}",
-            evidence={**trial.evidence, "soak": soaked.evidence, "soak_journal": soaked.journal},
+            evidence={**merged.evidence, "soak": soaked.evidence},
         )
 
     # -- what is said beside it

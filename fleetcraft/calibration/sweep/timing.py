@@ -173,6 +173,7 @@ def _look(device: str) -> str:
         code, handle = library.ask("nvmlDeviceGetHandleByUUID", uuid)
         if code == causes.SUCCESS:
             code, processes = library.ask("nvmlDeviceGetComputeRunningProcesses", handle)
+        held_mib = _held_mib(library, handle) if code == causes.SUCCESS else None
     finally:
         library.close()
     if code != causes.SUCCESS:
@@ -180,7 +181,21 @@ def _look(device: str) -> str:
         return f"who is on the GPU is not known: the driver answers {word} (code {code})"
     # This process has no context there; one that looks for itself in a list has its own pid in it.
     others = [process for process in processes if process.pid != os.getpid()]
-    return f"{len(others)} other processes are on the GPU" if others else ""
+    if others:
+        return f"{len(others)} other processes are on the GPU"
+    if not processes and held_mib is not None and held_mib >= RESIDENT_MIB:
+        return f"the driver names no process, and {held_mib:.0f} MiB of the GPU are held"
+    return ""
+
+
+def _held_mib(library: Library, handle: object) -> float | None:
+    """What is in use: in a container a driver often names none of those who hold it.
+
+    Version 2 alone leaves out what the driver reserves for itself, and without it nothing is known.
+    """
+    version = getattr(library.binding, "nvmlMemory_v2", None)
+    code, memory = library.ask("nvmlDeviceGetMemoryInfo", handle, version)
+    return None if code or version is None else memory.used / MIB
 
 
 def pick_device(asked: str) -> str:

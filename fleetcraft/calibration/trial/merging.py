@@ -143,6 +143,12 @@ class Cycles:
         )
 
 
+def highest_peak(phases: Sequence[PhaseRecord]) -> PhaseRecord | None:
+    """The phase with the highest tracked peak; None when no peak is known."""
+    known = [phase for phase in phases if phase.peak_bytes is not None]
+    return max(known, key=lambda phase: phase.peak_bytes or 0, default=None)
+
+
 def with_higher_peaks(
     phases: Sequence[PhaseRecord], later: Sequence[PhaseRecord]
 ) -> tuple[PhaseRecord, ...]:

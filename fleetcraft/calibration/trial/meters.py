@@ -103,12 +103,13 @@ class ClockMeter(Meter):
         self._start()
         try:
             yield
-            self.between_s += self._stop()
+            self.pause()
         finally:
             self._running = None
 
     def pause(self) -> None:
-        """Stops the clock between phases."""
+        """Stops the clock between phases, once the device has done what was begun there."""
+        devices.synchronize(self._device)
         self.between_s += self._stop()
 
     def begin(self, name: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from fleetcraft.calibration.family import Family
-from fleetcraft.calibration.records import Failure, PhaseRecord, Trial, Verdict, median
+from fleetcraft.calibration.records import Failure, Trial, Verdict, median
 from fleetcraft.calibration.trial import cgroup, starting
 from fleetcraft.calibration.trial.classify import (
     Evidence,
@@ -27,6 +27,7 @@ from fleetcraft.calibration.trial.classify import (
 )
 from fleetcraft.calibration.trial.entering import PROGRAM, REFUSED, Entry
 from fleetcraft.calibration.trial.keeper import STOPPED
+from fleetcraft.calibration.trial.merging import highest_peak
 from fleetcraft.calibration.trial.orders import Order
 from fleetcraft.calibration.trial.reading import Journal, read_journal
 from fleetcraft.calibration.trial.stall import Stall
@@ -300,7 +301,7 @@ def gather(order: Order, raw: RawTrial) -> Evidence:
 def _phase(journal: Journal, failure: Failure | None) -> str:
     """Where it failed; of a trial that did not, the phase with the highest peak."""
     if failure is None:
-        highest = _highest(journal.phases)
+        highest = highest_peak(journal.phases)
         return highest.name if highest else ""
     failed = journal.failed
     if failed is not None and failed.phase:
@@ -322,11 +323,6 @@ def _owner(journal: Journal, failure: Failure | None, facts: Facts, phase: str) 
     return record.owners[0].name if record and record.owners else ""
 
 
-def _highest(phases: tuple[PhaseRecord, ...]) -> PhaseRecord | None:
-    known = [phase for phase in phases if phase.peak_bytes is not None]
-    return max(known, key=lambda phase: phase.peak_bytes or 0, default=None)
-
-
 def _witnesses(raw: RawTrial) -> dict[str, Any]:
     """What was measured from outside, kept with every trial; without what is not known."""
     after, seen = raw.counters_after, raw.seen
@@ -340,6 +336,7 @@ def _witnesses(raw: RawTrial) -> dict[str, Any]:
         "cgroup_limit_bytes": after.memory_limit_bytes,
         "cgroup_reclaims": cgroup.moved(raw.counters_before.reclaims, after.reclaims),
         "tree_rss_peak_bytes": seen.rss_peak_bytes,
+        "with_children_rss_peak_bytes": seen.with_children_rss_peak_bytes,
         "device_before_bytes": seen.device_before_bytes,
         "neighbour_bytes": seen.neighbour_bytes,
         "neighbour_peak_bytes": seen.neighbour_peak_bytes,

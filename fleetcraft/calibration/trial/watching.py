@@ -25,6 +25,7 @@ from fleetcraft.gpu.processes import MemoryUse, MemoryWatch, gpu_of
 OnEvent = Callable[[dict[str, Any]], None]
 LOOK_S = 0.05
 _MEMORY_EVERY_S = 0.25
+_BASELINE_WAIT_S = 5.0
 _READ_BYTES = 1 << 20
 _LONGEST_LOOK_S = 10 * LOOK_S
 _REAL_CYCLES = frozenset({Pass.MEMORY, Pass.TIME, Pass.OVERHEAD, Pass.SOAK})
@@ -129,6 +130,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rss_peak_bytes: Highest resident size of its whole process tree.
+        with_children_rss_peak_bytes: The same of the moments at which it had children.
         device_before_bytes: What others held on the device before it started.
         neighbour_bytes: What others held at the last sample in which they could be told apart.
         neighbour_peak_bytes: The most that they held.
@@ -137,6 +139,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     rss_peak_bytes: int | None = None
+    with_children_rss_peak_bytes: int | None = None
     device_before_bytes: int | None = None
     neighbour_bytes: int | None = None
     neighbour_peak_bytes: int | None = None
@@ -164,7 +167,7 @@ class Sampler:
     def __enter__(self) -> Sampler:
         self._thread.start()
         if self._device != "cpu":
-            self._first.wait(timeout=5.0)  # the baseline must be taken before the trial starts
+            self._first.wait(_BASELINE_WAIT_S)  # the baseline must be taken before the trial starts
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -180,9 +183,9 @@ class Sampler:
         try:
             if watch is not None:
                 before = watch.read()
-                self._note(
-                    device_before_bytes=before.used_bytes, device_total_bytes=before.total_bytes
-                )
+                self._note(device_total_bytes=before.total_bytes)
+                if self._pid is None:  # else a slow driver has counted the trial's own
+                    self._note(device_before_bytes=before.used_bytes)
             self._first.set()
             while not self._stop.wait(_MEMORY_EVERY_S):
                 if self._pid is not None:
@@ -202,14 +205,20 @@ class Sampler:
             return None
 
     def _sample(self, pid: int, watch: MemoryWatch | None) -> None:
+        tree = tree_of(pid)
         resident = host.tree_rss_bytes(pid)
         if resident is not None:
             self._note(rss_peak_bytes=max(resident, self.seen.rss_peak_bytes or 0))
+            if len(tree) > 1:
+                most = max(resident, self.seen.with_children_rss_peak_bytes or 0)
+                self._note(with_children_rss_peak_bytes=most)
         if watch is not None:
-            self._note_others(watch.read(), tree_of(pid))
+            use = watch.read()
+            # One that the driver has named may be gone by now, and one may have come.
+            self._note_others(use, [*tree, *tree_of(pid)])
 
     def _note_others(self, use: MemoryUse, tree: list[int]) -> None:
-        others = use.others_bytes(tree)
+        others = use.others_bytes(set(tree))
         if others is not None:
             most = max(others, self.seen.neighbour_peak_bytes or 0)
             self._note(neighbour_bytes=others, neighbour_peak_bytes=most)

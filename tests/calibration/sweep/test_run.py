@@ -18,6 +18,7 @@ from fleetcraft.calibration.records import (
     Calibration,
     Environment,
     Failure,
+    OwnerBytes,
     PhaseRecord,
     Trial,
     Verdict,
@@ -297,6 +298,28 @@ def test_a_peak_of_a_later_cycle_counts_against_the_headroom(scratch):
     assert (decode.peak_bytes, decode.rss_peak_bytes) == (450 << 20, 100 << 20)
     assert decode.walls_s == (1.0, 1.0, 1.0)
     assert found.ok
+
+
+def test_the_phase_and_owner_of_a_peak_are_those_of_the_cycle_that_reached_it(scratch):
+    def phases(denoise_mib: int) -> tuple[PhaseRecord, ...]:
+        return tuple(
+            PhaseRecord(
+                name=name, peak_bytes=mib << 20, rss_peak_bytes=1,
+                owners=(OwnerBytes(name=owner, bytes=mib << 20),),
+            )
+            for name, owner, mib in (("denoise", "cache", denoise_mib), ("decode", "pixels", 60))
+        )  # fmt: skip
+
+    of_one = {"phases": phases(50), "phase": "decode", "owner": "pixels"}
+    of_many = {"phases": phases(70), "phase": "denoise", "owner": "cache"}
+    player = Player(batch1=of_one, soak1={**of_many, "journal": "j", "journal_sha256": "sha256:x"})
+
+    (found,) = run(scratch, player, batches=[1]).trials
+
+    assert (found.verdict, found.peak_bytes) == ("ok", 70 << 20)
+    assert (found.phase, found.owner) == ("denoise", "cache")
+    soaked = (found.evidence["soak_journal"], found.evidence["soak_journal_sha256"])
+    assert soaked == ("j", "sha256:x")
 
 
 def test_when_every_soak_rises_there_is_no_choice(scratch):

@@ -136,6 +136,15 @@ def test_a_neighbour_on_the_gpu_is_found_on_that_gpu_alone(tmp_path):
         assert look(rig, "cuda:0", CUDA_VISIBLE_DEVICES="1") == "2 other processes are on the GPU"
 
 
+def test_memory_that_nobody_named_holds_counts_as_shared(tmp_path):
+    settings = {"gpus": 2, "gpu.1.mem_used_mib": 4096, "gpu.1.processes": 0}
+    with Rig(tmp_path, settings=settings) as rig:
+        assert look(rig, "cuda:0") == ""
+        said = look(rig, "cuda:1")
+
+    assert said == "the driver names no process, and 4096 MiB of the GPU are held"
+
+
 @pytest.mark.parametrize(("line", "value", "words"), [
     ("gpu.0.error.processes", "3", "unsupported"),
     ("gpu.0.error.handle", "15", "lost"),

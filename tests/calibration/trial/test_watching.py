@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,8 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleetcraft.calibration.records import PhaseRecord, Trial, Verdict
+from fleetcraft.calibration.trial import watching
 from fleetcraft.calibration.trial.stall import QUIET_S
 from fleetcraft.calibration.trial.watching import JournalTail, Sampler, Silence, listen
+from fleetcraft.gpu.processes import MemoryUse
 
 
 def line(event: str, **fields: Any) -> bytes:
@@ -151,3 +159,82 @@ def test_memory_of_a_process_tree_is_sampled_until_the_block_ends() -> None:
     assert sampler.seen.rss_peak_bytes > 1 << 20
     assert sampler.seen.neighbour_bytes is None
     assert not sampler._thread.is_alive()
+
+
+HOLDS = "import sys; held = bytearray(64 << 20); print(flush=True); sys.stdin.read()"
+
+
+def holder() -> subprocess.Popen[bytes]:
+    """A child that holds 64 MiB until its input ends."""
+    child = subprocess.Popen(
+        [sys.executable, "-S", "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"\n"
+    return child
+
+
+def test_what_children_hold_is_part_of_the_host_peak() -> None:
+    with Sampler("cpu") as sampler, holder() as child:
+        sampler.follow(os.getpid())
+        for _ in range(200):
+            if sampler.seen.with_children_rss_peak_bytes is not None:
+                break
+            time.sleep(0.05)
+        child.kill()
+    most = sampler.seen.with_children_rss_peak_bytes
+    assert most is not None
+    assert most > 64 << 20
+    trial = Trial(
+        family="f", identity="i", batch=1, verdict=Verdict.OK,
+        phases=(PhaseRecord(name="decode", rss_peak_bytes=5),),
+        evidence={"with_children_rss_peak_bytes": most},
+    )  # fmt: skip
+    assert trial.host_peak_bytes == most
+
+
+class Driver:
+    """Stands for a watch of a GPU: what it reads is the test's."""
+
+    def __init__(self, read: Callable[[], MemoryUse]) -> None:
+        self.read = read
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, read: Callable[[], MemoryUse]) -> Sampler:
+    monkeypatch.setattr(watching, "gpu_of", lambda device: device)
+    monkeypatch.setattr(watching, "MemoryWatch", lambda uuid: Driver(read))
+    monkeypatch.setattr(watching, "_BASELINE_WAIT_S", 0.01)
+    return Sampler("cuda:0")
+
+
+def test_a_baseline_that_came_after_the_start_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, read = threading.Event(), threading.Event()
+
+    def slow() -> MemoryUse:
+        answers.wait(30)
+        read.set()
+        return MemoryUse(total_bytes=100, used_bytes=90)  # 80 of them the trial's own by now
+
+    with watched(monkeypatch, slow) as sampler:
+        sampler.follow(os.getpid())
+        answers.set()
+        assert read.wait(30)
+    assert (sampler.seen.device_total_bytes, sampler.seen.device_before_bytes) == (100, None)
+
+
+def test_a_child_that_dies_under_the_drivers_answer_is_no_neighbour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child = holder()
+
+    def read() -> MemoryUse:
+        with child:
+            child.kill()
+        return MemoryUse(used_bytes=100, by_pid={os.getpid(): 30, child.pid: 60})
+
+    sampler = watched(monkeypatch, read)
+    sampler._sample(os.getpid(), Driver(read))  # type: ignore[arg-type]
+    assert sampler.seen.neighbour_peak_bytes == 10
