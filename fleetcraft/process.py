@@ -265,6 +265,11 @@ class TaskProcess:
                 pause = min(pause * 1.5, _MOST_S)
 
 
+def has_children() -> bool:
+    """Whether this process has children already, such as those of a shell that it replaced."""
+    return bool(_children())
+
+
 def descendants() -> list[psutil.Process]:
     """Every living descendant of this process, zombies left out."""
     import psutil  # only when something must be stopped: it costs 15 ms to import

@@ -185,7 +185,10 @@ def read_markers(tree: SpoolTree) -> dict[str, str]:
     for path in (tree.paths.drain_marker, tree.paths.stop_marker):
         try:
             text = tree.fs.read(path).decode("utf-8", "replace").strip()
-        except FileNotFoundError:
+        except OSError as error:
+            # It is there, whoever made it and whatever it is: that is the order, not its text.
+            if tree.fs.exists(path):
+                found[os.path.basename(path)] = f"which cannot be read ({error.strerror})"
             continue
         found[os.path.basename(path)] = _marker_text(text)
     return found

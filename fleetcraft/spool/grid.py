@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -27,6 +28,7 @@ SCHEMA = "fleetcraft.grid/1"
 SETTING = "pack.last_grid"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 12
+_LOOK_EVERY_S = 1.0
 
 
 class GridTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,8 +334,8 @@ def refuse_undeclared(tree: SpoolTree, specs: Iterable[TaskSpec], *, configured:
 class LastLane:
     """What a worker asks before it claims from lane ``last``.
 
-    The binding is read each time, since it may be made while the worker lives; a grid is read
-    once, since it cannot change.
+    The binding is read each time, since it may be made, or made anew, while the worker lives; a
+    grid is read once, since it cannot change.
 
     Args:
         tree: The spool.
@@ -342,6 +344,8 @@ class LastLane:
     def __init__(self, tree: SpoolTree) -> None:
         self._tree = tree
         self._grid: FrozenGrid | None = None
+        self._kept_out: dict[str, str] = {}
+        self._look_at = 0.0
 
     def objection(self, record: Record) -> str:
         """Why a task may not be run from there; empty when it may.
@@ -349,13 +353,40 @@ class LastLane:
         Raises:
             OSError: The spool cannot be looked at now.
         """
+        grid, law = self._law()
+        if grid is None:
+            why = f"what may run from lane last is not known: {law}" if law else ""
+        else:
+            problem = grid.objection(record)[1]
+            why = f"it is in lane last, but {problem}" if problem else ""
+        if why:
+            self._kept_out[record.spec.name] = law
+        return why
+
+    def released(self) -> list[str]:
+        """Tasks that were objected to by another law than today's; looks once a second at most.
+
+        Raises:
+            OSError: The spool cannot be looked at now.
+        """
+        now = time.monotonic()
+        if not self._kept_out or now < self._look_at:
+            return []
+        self._look_at = now + _LOOK_EVERY_S
+        law = self._law()[1]
+        names = [name for name, kept_by in self._kept_out.items() if kept_by != law]
+        for name in names:
+            del self._kept_out[name]
+        return names
+
+    def _law(self) -> tuple[FrozenGrid | None, str]:
+        """The grid that binds the lane, if any, and its digest; or why that is not known."""
         try:
             digest = bound_digest(self._tree)
             if not digest:
-                return ""
+                return None, ""
             if self._grid is None or self._grid.digest != digest:
                 self._grid = read_grid(self._tree, digest)
         except FleetError as error:
-            return f"what may run from lane last is not known: {error.message}"
-        why = self._grid.objection(record)[1]
-        return f"it is in lane last, but {why}" if why else ""
+            return None, error.message
+        return self._grid, digest

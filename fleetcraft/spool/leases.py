@@ -25,7 +25,9 @@ from fleetcraft.identity import (
     new_record_id,
     process_id,
     this_host,
+    this_job_run,
 )
+from fleetcraft.spool.record import escaped
 from fleetcraft.spool.tree import SpoolTree
 
 
@@ -157,7 +159,14 @@ def each(tree: SpoolTree) -> Iterator[Lease]:
 
 
 def lives_here(lease: Lease, here: HostId) -> bool | None:
-    """Whether the lease's process lives, if this machine can tell; None when it cannot."""
+    """Whether the lease's process lives, if this machine can tell; None when it cannot.
+
+    Two clusters on one mount may each have a node of that name; a boot of the other one's is not
+    over because this one's is another.
+    """
+    cluster = this_job_run(os.environ).cluster
+    if lease.cluster and cluster and lease.cluster != cluster:
+        return None
     return lives_at(HostId(lease.host, lease.boot_id, lease.pid_namespace), lease.process, here)
 
 
@@ -190,12 +199,22 @@ class Journal:
         self._fd = os.open(tree.paths.journal(lease_name), flags, 0o600)
         self.lost = 0
 
-    def write(self, event: Any) -> None:
-        """Appends one event; a full disk loses the line, never the work."""
+    def write(self, event: Any) -> Any:
+        """Appends one event; a full disk loses the line, never the work.
+
+        Returns:
+            The event as it was written: what is no UTF-8 in it, such as a file name, is escaped.
+        """
         try:
-            os.write(self._fd, _encode(event) + b"\n")
+            data = _encode(event)
+        except UnicodeEncodeError:
+            event = escaped(dict(event))
+            data = _encode(event)
+        try:
+            os.write(self._fd, data + b"\n")
         except OSError:
             self.lost += 1
+        return event
 
     def close(self) -> None:
         """Closes the file; a mount that fails even then loses lines, never the work."""

@@ -201,16 +201,17 @@ def write_history(line: HistoryLine) -> bytes:
     try:
         text = _encode(line)
     except UnicodeEncodeError:
-        text = _encode(msgspec.convert(_escaped(msgspec.to_builtins(line)), HistoryLine))
+        text = _encode(msgspec.convert(escaped(msgspec.to_builtins(line)), HistoryLine))
     return HISTORY_PREFIX + text + b"\n"
 
 
-def _escaped(value: Any) -> Any:
+def escaped(value: Any) -> Any:
+    """The same with every text as UTF-8 can hold it."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {key: _escaped(item) for key, item in value.items()}
-    return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: escaped(item) for key, item in value.items()}
+    return [escaped(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def destination(record: Record, outcome: Outcome) -> Destination:

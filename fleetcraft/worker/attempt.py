@@ -144,6 +144,7 @@ def begin(
 
     Raises:
         LogUnwritable: No log could be made, which is no attempt: the claim was put back.
+        OSError: The claim could not be looked at; it stays.
         UnsafeSpoolError: Somebody else could have written the record: the claim was put back.
     """
     number, log, log_fd = _make_log(tree, held)
@@ -151,8 +152,13 @@ def begin(
     started = time.monotonic()
     try:
         # The last look reads the record again: it shows that the claim is there, that it is not
-        # closed, and that what bash is about to read is what was judged.
+        # closed, and that what bash is about to read is what was judged. A look that fails says
+        # nothing of the task, so it is no failed launch.
         now = _look_again(tree, held)
+    except BaseException:
+        tree.fs.close(log_fd)
+        raise
+    try:
         if now is None:
             return None
         if now is not held and (closed := settle_without_running(tree, now, place)) is not None:

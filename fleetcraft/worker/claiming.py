@@ -90,6 +90,8 @@ class Claimer:
         if self._batches is not None:
             for name in self._batches.released():
                 self._eligibility.take_up(name)
+        for name in self._last_lane.released():
+            self._eligibility.take_up(name)
         self._eligibility.begin_walk()
         self._queue.begin()
         while (candidate := self._queue.next()) is not None:

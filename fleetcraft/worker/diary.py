@@ -103,7 +103,7 @@ class Diary:
         self._journal.close()
 
     def _tell(self, event: Mapping[str, object]) -> None:
-        self._journal.write(event)
+        event = self._journal.write(event)
         try:
             self._on_event(event)
         except OSError:  # such as a pipe whose reader has gone; the journal has it all the same

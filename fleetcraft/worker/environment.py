@@ -18,7 +18,7 @@ from fleetcraft.layout import forwards_folder
 from fleetcraft.spool.directives import TaskSpec
 from fleetcraft.spool.tree import describe_problem
 from fleetcraft.trust import make_folders, require_private_folder
-from fleetcraft.worker.pack import GRACE_VARIABLE
+from fleetcraft.worker.pack import GRACE_VARIABLE, outer_owner
 from fleetcraft.worker.settings import WorkerSettings
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -36,9 +36,11 @@ def base_environment(
 ) -> dict[str, str]:
     """What every task of a worker gets: the worker's own environment, caches, and the spool."""
     env = {**os.environ, **caches}
-    if "FLEET_OWNER" in env:
-        # A worker that is itself a task (a pack): survivors of either owner can then be found.
-        env["FLEET_OUTER_OWNER"] = env["FLEET_OWNER"]
+    # A worker that is itself a task (a pack): survivors of either owner can then be found. That of
+    # the task which has submitted this job is none of its: its end must not be theirs.
+    env.pop("FLEET_OUTER_OWNER", None)
+    if (outer := outer_owner(env)) is not None:
+        env["FLEET_OUTER_OWNER"] = str(outer)
     env["FLEET_ROOT"] = settings.root
     env["FLEET_SPOOL"] = spool_dir
     env[GRACE_VARIABLE] = f"{settings.grace_s:g}"

@@ -191,21 +191,22 @@ class Worker:
         self._wakeup.close()
 
     def leave(self, reason: str, code: int = WorkerExit.LEFT, *, quiet: bool = False) -> None:
-        """Claims nothing more; leaves when nothing runs."""
+        """Claims nothing more; leaves when nothing runs, with the first code that is not 0."""
         if not self._leaving:
             self._leaving = reason
             self._report.reason = reason
-            self._report.exit_code = int(code)
             if not quiet:
                 self._diary.note(f"leaving: {reason}")
             for slot in self._slots:
                 if slot.attempt is None:
                     slot.gate.leave()
+        elif code and not self._report.exit_code:
+            self._diary.note(reason)
+        self._report.exit_code = self._report.exit_code or int(code)
 
     def interrupt(self, reason: str, code: int) -> None:
         """Leaves, stopping what runs and putting it back."""
         self.leave(reason, code)
-        self._report.exit_code = self._report.exit_code or int(code)
         for slot in self._slots:
             self._tender.stop(slot, StopReason.INTERRUPTED, reason)
 

@@ -19,6 +19,7 @@ import msgspec
 
 from fleetcraft.errors import FleetError
 from fleetcraft.process import die_with_parent
+from fleetcraft.spool.record import escaped
 from fleetcraft.worker.loop import Worker
 from fleetcraft.worker.settings import WorkerExit, WorkerSettings
 
@@ -86,7 +87,11 @@ class Teller:
             self._starts[event["claim"]] = len(self._lines)
         elif kind == "end" and (index := self._starts.pop(event["claim"], None)) is not None:
             self._lines[index] = b""
-        self._lines.append(msgspec.json.encode(event) + b"\n")
+        try:
+            line = msgspec.json.encode(event)
+        except UnicodeEncodeError:  # of a reason that names a file
+            line = msgspec.json.encode(escaped(dict(event)))
+        self._lines.append(line + b"\n")
         if kind == "idle" or self._idle or time.monotonic() >= self._due:
             self.flush()
         self._idle = kind == "idle"

@@ -24,14 +24,24 @@ WALLTIME_VARIABLE = "FLEET_WALLTIME_S"
 _INNER_SHARE = 0.5
 
 
-def is_pack(root: str, environ: Mapping[str, str]) -> bool:
-    """Whether this worker is itself a task of the same scratch tree: a pack on its node.
+def outer_owner(environ: Mapping[str, str]) -> Owner | None:
+    """Who holds the task that this process is a part of; None when it is part of none.
 
-    A job that was submitted from inside a task inherits that task's environment and is none: its
-    number is another one than the owner's.
+    A job that was submitted from inside a task inherits that task's environment and is no part of
+    it: its number is another one than the owner's, or the owner had none, on another machine.
     """
     owner = Owner.parse(environ.get("FLEET_OWNER", ""))
-    if owner is None or (owner.job.isdecimal() and owner.job != environ.get("SLURM_JOB_ID")):
+    job = environ.get("SLURM_JOB_ID")
+    if owner is None or (owner.job.isdecimal() and owner.job != job):
+        return None
+    if job and not owner.job.isdecimal() and owner.job != this_host().local_job:
+        return None
+    return owner
+
+
+def is_pack(root: str, environ: Mapping[str, str]) -> bool:
+    """Whether this worker is itself a task of the same scratch tree: a pack on its node."""
+    if outer_owner(environ) is None:
         return False
     return os.path.realpath(environ.get("FLEET_ROOT", "")) == os.path.realpath(root)
 

@@ -1,7 +1,8 @@
 """A slot: a place for one running task, with its process tree, its gate and, maybe, its GPU.
 
-With one slot the worker itself is the subreaper and owns the task's processes. With several, one
-keeper process per slot does, so that a grandchild that escapes is still attributed to its slot.
+With one slot the worker itself is the subreaper and owns the task's processes. With several, or
+where it has children of its own, one keeper process per slot does, so that a grandchild that
+escapes is still attributed to its slot.
 Both look the same from here: start, ended, stop.
 """
 
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from fleetcraft.errors import DeviceError, UsageError
-from fleetcraft.process import Ended, TaskProcess, become_subreaper
+from fleetcraft.process import Ended, TaskProcess, become_subreaper, has_children
 from fleetcraft.worker.batch_order import NO_BATCH, BatchOrder
 from fleetcraft.worker.environment import as_bytes, stream_id
 from fleetcraft.worker.gate import Gate, OpenGate, hold_node_alone
@@ -245,7 +246,7 @@ def count_slots(text: str) -> list[str]:
 
 
 def make_slots(gpus: list[str], lease: Lease, *, root: str, pack: bool) -> list[Slot]:
-    """Makes the slots of a worker, with keepers where there are several.
+    """Makes the slots of a worker, with keepers where there are several or it has children.
 
     A pack first waits until it has the node alone.
 
@@ -253,6 +254,8 @@ def make_slots(gpus: list[str], lease: Lease, *, root: str, pack: bool) -> list[
         TryAgainLaterError: It is a pack, and another task waits for the node alone.
     """
     room = hold_node_alone(root) if pack else None
+    # Its own children would be taken for its task's, and stopped with what that leaves behind.
+    keeps = len(gpus) > 1 or has_children()
     slots = []
     for index, gpu in enumerate(gpus):
         environment = {
@@ -261,7 +264,7 @@ def make_slots(gpus: list[str], lease: Lease, *, root: str, pack: bool) -> list[
         }
         if gpu:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
-        runner: Runner = OwnRunner() if len(gpus) == 1 else KeeperRunner()
+        runner: Runner = KeeperRunner() if keeps else OwnRunner()
         slots.append(
             Slot(
                 index=index,

@@ -82,7 +82,9 @@ def find_survivors(owner: Owner) -> list[int]:
         if pid in family:
             continue
         environment = _environment(pid)
-        if any(mark in environment for mark in marks):
+        if any(mark in environment for mark in marks) and not _is_of_another_job(
+            environment, owner
+        ):
             found.add(pid)
             sessions.add(_session(pid))
     sessions.discard(-1)
@@ -129,6 +131,14 @@ def _environment(pid: int) -> list[bytes]:
             return file.read().split(b"\0")
     except OSError:
         return []
+
+
+def _is_of_another_job(environment: list[bytes], owner: Owner) -> bool:
+    """Whether Slurm started it for another job: one that the attempt has submitted inherits all."""
+    job = b"SLURM_JOB_ID="
+    return owner.job.isdecimal() and any(
+        text.startswith(job) and text != job + owner.job.encode() for text in environment
+    )
 
 
 def _session(pid: int) -> int:

@@ -61,8 +61,8 @@ class Words:
 class Tender:
     """Tends the slots of one worker.
 
-    ``outcomes`` counts closed claims; ``stuck`` counts tasks that could not be killed, whose
-    claims stay.
+    ``outcomes`` counts closed claims; ``stuck`` counts tasks that could not be killed or filed,
+    whose claims stay.
     """
 
     def __init__(
@@ -199,12 +199,14 @@ class Tender:
         try:
             closed = close()
         except SpoolWriteError as error:
+            self.stuck += 1
             self._leave(error.message, WorkerExit.SPOOL_UNWRITABLE)
             return
         except IntegrityError as error:
             self._diary.note(error.message)
             return
         except OSError as error:
+            self.stuck += 1
             self._leave(
                 f"{name!r} could not be filed: {describe_problem(error)}",
                 WorkerExit.SPOOL_UNWRITABLE,
@@ -298,6 +300,7 @@ class Tender:
             self._refuse(held.name, error)
             return
         except (SpoolWriteError, IntegrityError, OSError) as error:
+            self.stuck += 1
             slot.gate.leave()
             reason = f"{held.name!r}: {describe_problem(error)}"
             self._leave(reason, WorkerExit.SPOOL_UNWRITABLE)

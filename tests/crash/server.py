@@ -130,10 +130,10 @@ def disturb(folder: str, protocol: Protocol, how: list[str], at: int) -> dict[st
     result: dict[str, Any] = {"at": at}
     try:
         # In a process that has ended before the act: what it claimed is held by nobody alive.
-        prepared = in_child(lambda: protocol.prepare(place), f"{folder}/prepare.out")
+        prepared = in_child(lambda: protocol.prepare(place))
         if "trouble" in prepared:
             return {**result, "hit": True, "trouble": prepared["trouble"]}
-        acted = in_child(act, f"{folder}/act.out")
+        acted = in_child(act)
         result["hit"] = "signal" in acted or "trouble" in acted or bool(acted["returned"][0])
         result["acted"] = acted
         if "trouble" in acted:

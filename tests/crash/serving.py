@@ -86,7 +86,7 @@ def _text(field: bytes) -> str:
 # -- processes
 
 
-def in_child(work: Callable[[], Any], words: str) -> dict[str, Any]:
+def in_child(work: Callable[[], Any], words: str = os.devnull) -> dict[str, Any]:
     """Forks, works, and returns what the child said, or the signal that ended it.
 
     Args:

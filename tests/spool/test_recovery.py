@@ -114,6 +114,22 @@ def test_after_a_reboot_everything_is_gone() -> None:
     assert "rebooted" in verdict.reason
 
 
+def test_a_node_of_the_same_name_in_another_cluster_was_not_rebooted(
+    tree: SpoolTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tree, "task")
+    lease = lease_of(me(), job="77", boot_id="boot-0", cluster="alpha")
+    leases.publish(tree, lease)
+    take(tree, "task", owner_of(lease))
+    monkeypatch.setenv("SLURM_JOB_ID", "78")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "beta")
+    report = recover(tree, ask_this_machine(HERE))
+    assert (report.recovered, report.unknown) == (0, 1)
+    assert state_of(tree, "task") == State.RUNNING
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "alpha")
+    assert recover(tree, ask_this_machine(HERE)).recovered == 1
+
+
 @pytest.mark.parametrize(
     "elsewhere",
     [

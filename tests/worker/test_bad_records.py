@@ -172,3 +172,45 @@ def test_a_torn_history_line_does_not_keep_a_task_from_running(site: Site) -> No
     assert site.state("torn") == "done"
     assert site.record("torn").damaged == 1
     assert site.outcomes("torn") == ["completed"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_reason_that_names_a_file_that_is_no_text_ends_no_worker(
+    site: Site, workers: int
+) -> None:
+    site.enqueue("a-latin", "touch ran", env_file=os.fsdecode(b"caf\xe9.env"))
+    site.enqueue("b-next", "true")
+    worker = site.start(workers=workers)
+    assert worker.wait() == workers, worker.said()  # a fleet says that one has failed
+    assert site.outcomes("a-latin") == ["launch_failed"]
+    assert site.outcomes("b-next") == ["completed"]
+    [end] = worker.events("end", task="a-latin")
+    assert "caf\\udce9.env: No such file" in end["reason"]
+    assert end["reason"] in [event.get("reason") for event in site.journals()]
+
+
+# A worker on a mount that fails when a claim is read.
+OUT_OF_REACH = """
+import errno, os, runpy, sys
+from fleetcraft.files import FileSystem
+from fleetcraft.spool import tree
+
+class OutOfReach(FileSystem):
+    def read_with_facts(self, path):
+        if "/running/" in path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return super().read_with_facts(path)
+
+tree.FileSystem = OutOfReach
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_claim_that_cannot_be_looked_at_is_no_failed_launch(site: Site) -> None:
+    site.enqueue("task", "touch ran")
+    worker = site.start(wrap=["sh", "-c", 'p="$1"; shift; exec "$p" -c "$0" "$@"', OUT_OF_REACH])
+    assert worker.wait() == 9
+    assert "Input/output error" in worker.report()["reason"]
+    assert (site.state("task"), site.outcomes("task")) == ("running", [])
+    assert not site.file("ran").exists()

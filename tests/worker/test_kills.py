@@ -337,3 +337,29 @@ def test_a_task_may_be_killed_many_times_and_is_filed_each_time(site: Site, numb
 
 def _ended(site: Site) -> int:
     return sum(event["event"] == "end" for event in site.journals())
+
+
+def test_what_an_attempt_submitted_as_another_job_is_none_of_its_survivors(site: Site) -> None:
+    # A task submits the job that goes on when this one is over, and Slurm gives that job the
+    # task's whole environment. It may run on the same node when the task is recovered.
+    site.enqueue("a-chain", 'echo "$FLEET_OWNER" >> owners; exec sleep 60')
+    before = site.start(run={"job": "7001"}, env={"SLURM_JOB_ID": "7001"})
+    [owner] = site.await_lines("owners")
+    [pid] = processes_with("FLEET_OWNER", owner)
+    before.kill()
+    site.enqueue("b-next", "touch begun; until [ -e go ]; do sleep 0.05; done")
+    inherited = {"FLEET_OWNER": owner, "FLEET_ROOT": str(site.root), "SLURM_JOB_ID": "7002"}
+    after = site.start(run={"job": "7002"}, env=inherited, slots="2", heartbeat_s=300.0)
+    wait_until(site.file("begun").exists, "the next job works")
+
+    site.spool.recover(stop_survivors=stop_survivors)  # unless the next job has done so by now
+
+    wait_until(lambda: not lives(pid), "the attempt is stopped")
+    assert after.process.poll() is None
+    assert processes_with("FLEET_OUTER_OWNER", owner) == []
+    site.file("go").touch()
+    site.await_state("b-next", "done")
+    assert site.outcomes("b-next") == ["completed"]
+    wait_until(lambda: site.outcomes("a-chain") == ["lost"], "the attempt is recovered")
+    after.signal(signal.SIGTERM)
+    after.wait()

@@ -376,3 +376,36 @@ def test_a_fleet_whose_only_worker_is_told_to_end_ends_too(site: Site) -> None:
     assert report["exit_code"] == 1
     assert report["interrupted"] == 1
     assert site.state("a-long") == "pending"
+
+
+def test_a_worker_that_is_leaving_says_so_when_it_has_to_leave_a_claim(site: Site) -> None:
+    site.enqueue("stuck", LONG)
+    worker = site.start(idle_s=60.0)
+    wait_until(site.file("begun").exists, "it runs")
+    site.spool.drain()
+    wait_until(lambda: worker.events("note"), "it drains")
+    # Its history can no longer be written.
+    claim = Path(site.spool.show("stuck").path)
+    aside = claim.rename(site.base / "aside")
+    claim.symlink_to(aside)
+    site.file("go").touch()
+    assert worker.wait() == 9
+    [lease] = leases.read_all(site.spool.tree)
+    assert lease.left_at is None  # which would say that it holds nothing
+    assert any("could not be filed" in note["text"] for note in worker.events("note"))
+    claim.unlink()
+    aside.rename(claim)
+    assert site.spool.recover().recovered == 1
+
+
+def test_a_marker_that_cannot_be_read_is_obeyed_all_the_same(site: Site) -> None:
+    site.enqueue("a-long", LONG)
+    worker = site.start(idle_s=60.0)
+    wait_until(site.file("begun").exists, "it runs")
+    Path(site.spool.tree.paths.stop_marker).symlink_to(site.base / "why.txt")
+    assert worker.wait(20.0) == 0
+    assert site.outcomes("a-long") == ["interrupted"]
+    again = site.start()
+    assert again.wait() == 5
+    assert "STOP marker, which cannot be read" in again.events("refused")[0]["text"]
+    assert site.spool.resume() == ["STOP"]

@@ -116,3 +116,15 @@ def test_a_worker_told_to_stop_while_it_stops_leftovers_obeys_afterwards(site: S
     assert site.outcomes("a-escapes") == ["completed"]
     assert site.state("b-next") == "pending"
     assert not site.file("ran").exists()
+
+
+def test_what_the_worker_had_as_children_before_is_not_taken_for_a_tasks(site: Site) -> None:
+    # As in a batch script that starts something beside the worker, and then execs the worker.
+    script = 'sleep 600 & echo $! > "$0"; exec "$@"'
+    helper = site.base / "helper"
+    site.enqueue("task", "sleep 600 & true")
+    site.work(wrap=["bash", "-c", script, str(helper)])
+    assert "1 process that it left behind was stopped" in site.last("task").reason
+    pid = int(helper.read_text())
+    assert lives(pid)
+    os.kill(pid, signal.SIGKILL)

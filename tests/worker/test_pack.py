@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from fleetcraft.fleet.bridges import pack_command
+from fleetcraft.identity import this_host
 from fleetcraft.spool.store import Spool
 from fleetcraft.worker.pack import is_pack
 from fleetcraft.worker.survivors import stop_survivors
@@ -424,6 +425,8 @@ def test_timed_tasks_of_the_inner_spool_are_left_to_whole_nodes(packs: Packs) ->
         ("8812.0.0.abcdefgh-1", "8813", False),  # a job submitted from inside a task
         ("8812.0.0.abcdefgh-1", None, False),
         ("L0.0.0.abcdefgh-1", None, True),
+        ("L0.0.0.abcdefgh-1", "8812", False),  # submitted by a task of a machine without Slurm jobs
+        (f"{this_host().local_job}.0.0.abcdefgh-1", "8812", True),
         ("", None, False),
         ("strange", "8812", False),
     ],
@@ -475,3 +478,17 @@ def test_a_worker_runs_nothing_from_lane_last_when_the_grid_was_changed(site: Si
     assert site.state("a") == "pending"
     assert site.state("b-plain") == "done"
     assert "was changed" in worker.events("note")[0]["text"]
+
+
+def test_a_worker_goes_by_the_grid_that_binds_lane_last_now(site: Site) -> None:
+    site.spool.enqueue("b", "true", lane="last")
+    first, second = (
+        site.spool.freeze_grid([site.spool.spec(name, "true", lane="last")]) for name in "ab"
+    )
+    site.spool.bind_grid(first)
+    worker = site.start(idle_s=60.0)
+    wait_until(lambda: worker.events("note"), "it has passed the task over")
+    site.spool.bind_grid(second, instead_of=first)
+    wait_until(lambda: site.state("b") == "done", "it is run after all", limit_s=20.0)
+    worker.signal(signal.SIGTERM)
+    worker.wait()

@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -27,7 +28,9 @@ from fleetcraft.rollouts.trainer import RolloutTrainer
 from fleetcraft.rollouts.transaction import batch as batches
 from fleetcraft.rollouts.transaction import settling
 from fleetcraft.rollouts.transaction.batch import Transaction
-from tests.crash.server import DisturbedFS, attempt, in_child, read_said
+from tests.crash.protocol import Place
+from tests.crash.server import DisturbedFS
+from tests.crash.serving import attempt, in_child
 from tests.quick_fs import QuickFS
 from tests.rollouts.filling import (
     commits,
@@ -141,12 +144,12 @@ def disturb(folder: str, name: str, how: list[str], at: int) -> dict[str, Any]:
     """One crash point: prepare, act, prove. The result has ``hit``: whether there was a k-th."""
     operation, said = OPERATIONS[name], f"{folder}/said"
     root = f"{folder}/q"
+    place = Place(Path(root), Path(said))
     os.mkdir(root)
     queue = new_queue(root, batch=BATCH, lock_interval_s=0.001, fs=QuickFS())
 
     def say(*words: object) -> None:
-        with open(said, "a", encoding="utf-8") as file:
-            file.write(" ".join(map(str, words)) + "\n")
+        place.say(*map(str, words))
 
     def act() -> list[str]:
         fs = DisturbedFS(at, how)
@@ -168,7 +171,7 @@ def disturb(folder: str, name: str, how: list[str], at: int) -> dict[str, Any]:
         acted = in_child(act)
         result["hit"] = "signal" in acted or "trouble" in acted or bool(acted["returned"][0])
         result["acted"] = acted
-        proved = acted if "trouble" in acted else attempt(lambda: prove(queue, read_said(said)))
+        proved = acted if "trouble" in acted else attempt(lambda: prove(queue, place.said()))
         if "trouble" in proved:
             result["trouble"] = proved["trouble"]
             result["listing"] = sorted(_files(root))
