@@ -15,6 +15,8 @@ _SUFFIX = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|m|h|d)")
 _SUFFIX_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTE_STEPS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 MAX_DURATION_S = 366 * 86400
+LONGEST_WAIT_S = 1_000_000_000
+"""What any sleep or wait is given at most: Python's own refuse more than 9.2e9 s."""
 
 
 def parse_duration_s(text: str) -> int:

@@ -10,11 +10,13 @@ import time
 import click
 
 from fleetcraft.cli.output import print_json, print_text
-from fleetcraft.cli.session import FleetCommand, Session, pass_session
+from fleetcraft.cli.session import Amount, FleetCommand, Session, pass_session
 from fleetcraft.errors import FleetError, SpoolError, TryAgainLaterError
 from fleetcraft.layout import State
 from fleetcraft.spool.control import Canceller, CancelResult
 from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.units import LONGEST_WAIT_S
+from fleetcraft.view.text import left_out
 
 _POLL_S = 0.2
 _SHOWN = 100
@@ -32,7 +34,7 @@ _EXITS = """
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
     "--wait",
-    type=click.FloatRange(min=0),
+    type=Amount(0, LONGEST_WAIT_S),
     default=0.0,
     metavar="S",
     help="Wait so many seconds for running ones to end (0).",
@@ -108,8 +110,10 @@ def _say(
             }
         )
         return
-    for result in results:
+    for result in results[:_SHOWN]:
         print_text(f"{result.name}: {_sentence(result, dry_run=dry_run)}")
+    for line in left_out(len(results[_SHOWN:])):
+        print_text(line)
     if any(result.requested and result.state is State.RUNNING for result in results):
         print_text(f"if a worker is gone, {session.reach()} recover ends its tasks")
 

@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 import click
 
-from fleetcraft.cli.output import note, print_json
+from fleetcraft.cli.output import note, print_bytes, print_json
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
-from fleetcraft.errors import SpoolError, UsageError
+from fleetcraft.errors import FleetError, SpoolError, UsageError
 from fleetcraft.files import BulkFileSystem
 from fleetcraft.layout import State
 from fleetcraft.spool import views
@@ -72,13 +72,14 @@ def logs_command(
     number = attempt if attempt is not None else _last_attempt(tree, name)
     path = tree.paths.log(name, number)
     if not follow and not tree.fs.exists(path):
-        return _no_log(tree, name, attempt)
+        raise _no_log(tree, name, attempt)
     start = 0 if all_ or not tree.fs.exists(path) else _start(path, tail)
     if start:
         note(f"left out: the first {start} bytes of {path} (--all prints everything)")
     if follow:
         follower = _Follower(tree, name, only=attempt is not None)
-        follower.follow(number, start, _chunk_emitter(session))
+        if not follower.follow(number, start, _chunk_emitter(session)):
+            raise _no_log(tree, name, attempt)
     elif session.json:
         _print_whole(name, number, path, start)
     else:
@@ -94,18 +95,23 @@ def _last_attempt(tree: SpoolTree, name: str) -> int:
     return with_log[-1] if with_log else (attempts[-1].attempt if attempts else 1)
 
 
-def _no_log(tree: SpoolTree, name: str, attempt: int | None) -> int:
+def _no_log(tree: SpoolTree, name: str, attempt: int | None) -> FleetError:
     view = views.show(tree, name)
     logs = [str(a.attempt) for a in view.attempts if a.log]
     if attempt is not None and logs:
-        raise SpoolError(
+        return SpoolError(
             f"task {name!r} has no log of attempt {attempt}",
             hint=f"attempts with a log: {', '.join(logs)}",
             name=name,
             attempt=attempt,
         )
-    note(f"task {name!r} has no log yet: it is {view.state.value}; logs -f waits for it")
-    return 1
+    over = view.state in (State.DONE, State.FAILED)
+    return FleetError(
+        f"task {name!r} has no log{'' if over else ' yet'}: it is {view.state.value}",
+        hint=f"fleetcraft show {name}" if over else f"fleetcraft logs -f {name}",
+        name=name,
+        state=view.state.value,
+    )
 
 
 def _opened(path: str) -> BinaryIO:
@@ -158,8 +164,7 @@ def _text_emitter() -> Emit:
     if not sys.stdout.isatty():
 
         def write_bytes(_: int, chunk: bytes) -> None:
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.buffer.flush()
+            print_bytes(chunk)
 
         return write_bytes
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
@@ -209,7 +214,8 @@ class _Follower:
         self._looked_at = 0.0
         self._over = False
 
-    def follow(self, number: int, start: int, emit: Emit) -> None:
+    def follow(self, number: int, start: int, emit: Emit) -> bool:
+        """Prints until the task has ended; returns whether there was any log."""
         position = start
         while True:
             # Looked at before the log is read to its end: what was written until then is printed.
@@ -221,7 +227,7 @@ class _Follower:
                 number, position = following, 0
                 note(f"--- attempt {number} ---")
             elif over:
-                return
+                return self._tree.fs.exists(self._tree.paths.log(self._name, number))
             else:
                 time.sleep(_POLL_S)
 

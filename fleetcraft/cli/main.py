@@ -11,15 +11,15 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from fleetcraft import __version__
 from fleetcraft.cli.lazy import LazyGroup
-from fleetcraft.cli.output import forget_stdout, show_error
+from fleetcraft.cli.output import STDOUT, forget, show_error
 from fleetcraft.cli.session import Session, shared_options, write_sections
-from fleetcraft.errors import FleetError, SpoolError, UsageError
+from fleetcraft.errors import ConfigError, FleetError, SpoolError, UsageError
 
 VERBS = {
     "init": ("init", "Make the scratch tree and its spools."),
@@ -130,7 +130,7 @@ def main(args: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        forget_stdout()
+        forget(sys.stdout)
         return 141  # 128 and SIGPIPE, as a shell would say of a program that it ended
     except (KeyboardInterrupt, click.Abort):
         return 130
@@ -195,7 +195,19 @@ def _fail(error: Exception, session: Session) -> int:
     shown.hint = _reaching(shown.hint, session)
     with contextlib.suppress(OSError):  # nobody reads stderr; the exit code still tells
         show_error(shown, as_json=session.json)
+    for stream in (sys.stdout, sys.stderr):
+        # Else Python tries once more on its way out, says so, and leaves with 120.
+        if not _takes_all(stream):
+            forget(stream)
     return shown.exit_code
+
+
+def _takes_all(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+    except OSError:
+        return False
+    return True
 
 
 def _reaching(hint: str, session: Session) -> str:
@@ -227,10 +239,30 @@ def _usage_error(error: click.ClickException) -> UsageError:
     return UsageError(message[:1].lower() + message[1:], hint=f"{path} --help shows how it is used")
 
 
-def _system_error(error: OSError) -> SpoolError:
+def _system_error(error: OSError) -> FleetError:
+    if error.filename == STDOUT or (not error.filename and not _takes_all(sys.stdout)):
+        return SpoolError(
+            f"the answer could not be written to stdout: {error.strerror}; "
+            "what the command did stands",
+            hint="fleetcraft status shows what is there; give stdout a place with room",
+            errno=error.errno,
+        )
+    if not error.filename and _folder_is_gone():
+        return ConfigError(
+            "the folder in which this was started is gone; nothing relative to it can be found",
+            hint="cd to a folder that is there, and call again",
+        )
     what = f"cannot use {error.filename}" if error.filename else "the system refused"
     return SpoolError(
         f"{what}: {error.strerror or type(error).__name__}",
         hint="check permissions, free space, quota and the mount",
         errno=error.errno,
     )
+
+
+def _folder_is_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False

@@ -12,19 +12,39 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from fleetcraft.errors import FleetError
+
+STDOUT = "<stdout>"
+"""The file of an OSError that writing the answer raised."""
 
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Writes one JSON value and a newline to stdout; bytes, since JSON is UTF-8 everywhere."""
-    _write_bytes(sys.stdout, encode_json(value) + b"\n")
+    with _answering():
+        _write_bytes(sys.stdout, encode_json(value) + b"\n")
 
 
 def print_text(text: str) -> None:
     """Writes a text and a newline to stdout."""
-    sys.stdout.write(_harmless(text) + "\n")
+    with _answering():
+        sys.stdout.write(_harmless(text) + "\n")
+
+
+def print_bytes(data: bytes) -> None:
+    """Writes bytes to stdout as they are."""
+    with _answering():
+        _write_bytes(sys.stdout, data)
+
+
+@contextlib.contextmanager
+def _answering() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        error.filename = STDOUT  # the system does not say which file took nothing
+        raise
 
 
 def note(text: str) -> None:
@@ -98,12 +118,12 @@ def _write_bytes(stream: Any, data: bytes) -> None:
     stream.buffer.flush()
 
 
-def forget_stdout() -> None:
-    """Sends what is still buffered nowhere, for a reader that has gone away."""
-    with contextlib.suppress(OSError, ValueError):  # stdout has no descriptor, in tests
-        stdout_fd = sys.stdout.fileno()
+def forget(stream: TextIO) -> None:
+    """Sends what is still buffered nowhere, for a reader that has gone away or a full disk."""
+    with contextlib.suppress(OSError, ValueError):  # it has no descriptor, in tests
+        fd = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stdout_fd)
+        os.dup2(nowhere, fd)
         os.close(nowhere)
 
 

@@ -6,14 +6,13 @@ Invariant: a page appears whole or not at all, and no file that is not such a pa
 from __future__ import annotations
 
 import os
-import sys
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 
-from fleetcraft.cli.output import PassingLine, note, print_json, print_text
+from fleetcraft.cli.output import PassingLine, note, print_bytes, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.errors import ConfigError, FleetError, SpoolError, UsageError
 from fleetcraft.units import format_bytes, parse_duration_s
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 _NAME = "report.html"
 _CACHES = "caches check"
 _STDOUT = "-"
+_BEGIN_S = datetime.min.replace(tzinfo=UTC).timestamp()
 _EXAMPLES = """
 fleetcraft report
 fleetcraft report -o wan-sweep.html --title 'Wan sweep, July'
@@ -208,7 +208,8 @@ def _scope(
     until_s = None if until is None else _time("--until", until)
     since_s = None if since is None else _time("--since", since)
     if window is not None:
-        since_s = (time.time() if until_s is None else until_s) - parse_duration_s(window)
+        ends_s = time.time() if until_s is None else until_s
+        since_s = max(ends_s - parse_duration_s(window), _BEGIN_S)
     if since_s is not None and until_s is not None and since_s >= until_s:
         raise UsageError(
             f"no time lies between --since {since} and --until {until}; nothing was read",
@@ -223,7 +224,8 @@ def _scope(
 def _time(option: str, text: str) -> float:
     try:
         at = datetime.fromisoformat(text.strip())
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        # In UTC, so that one is refused that is within the years 1 to 9999 in its zone alone.
+        return (at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError) as error:
         raise UsageError(
             f"{option}: not a time: {text!r}; expected ISO 8601",
@@ -279,8 +281,7 @@ def _write(report: Report, target: str, final: str) -> int:
     folder = None if target == _STDOUT else os.path.dirname(os.path.abspath(target))
     data = render_report(report, folder=folder).encode("utf-8")
     if target == _STDOUT:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        print_bytes(data)
         return len(data)
     temporary = f"{final}.{new_launch_token()}.tmp"
     try:

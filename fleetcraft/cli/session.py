@@ -7,6 +7,7 @@ given after the verb wins over the same option before it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -160,6 +161,17 @@ def write_sections(formatter: click.HelpFormatter, **sections: str) -> None:
         if lines:
             formatter.write_paragraph()
             formatter.write(f"{title}:\n" + "".join(f"  {line}\n" for line in lines))
+
+
+class Amount(click.FloatRange):
+    """A number within a range; nan, which no comparison finds outside of any, is in none."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """The number."""
+        number: float = super().convert(value, param, ctx)
+        if isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
 
 
 class Seconds(click.ParamType[float]):

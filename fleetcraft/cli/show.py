@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from fleetcraft.cli.output import columns, print_json, print_text
+from fleetcraft.cli.output import columns, print_bytes, print_json, print_text
 from fleetcraft.cli.session import FleetCommand, Session, pass_session
 from fleetcraft.errors import SpoolError
 from fleetcraft.spool import views
@@ -60,4 +60,4 @@ def _print_record(session: Session, name: str, data: bytes) -> None:
     elif sys.stdout.isatty():
         print_text(printable(data.decode("utf-8", "backslashreplace")).rstrip("\n"))
     else:
-        sys.stdout.buffer.write(data)
+        print_bytes(data)

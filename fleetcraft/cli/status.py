@@ -11,12 +11,13 @@ import time
 import click
 
 from fleetcraft.cli.output import columns, print_json, print_text
-from fleetcraft.cli.session import FleetCommand, Session, pass_session
+from fleetcraft.cli.session import Amount, FleetCommand, Session, pass_session
 from fleetcraft.errors import FleetError
 from fleetcraft.identity import Owner
 from fleetcraft.spool import views
 from fleetcraft.spool.record import closing_lines
 from fleetcraft.spool.tree import SpoolTree
+from fleetcraft.units import LONGEST_WAIT_S
 from fleetcraft.view.status import Failure, Running, render_status, status_shape
 from fleetcraft.view.text import Paint
 
@@ -32,7 +33,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 @click.option("--limit", type=click.IntRange(0), default=20, help="Entries a list (20).")
 @click.option(
     "--watch",
-    type=click.FloatRange(min=0.5),
+    type=Amount(0.5, LONGEST_WAIT_S),
     metavar="S",
     help="Look again every so many seconds, until interrupted.",
 )

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fleetcraft.cli.output import columns, print_json, print_text
-from fleetcraft.cli.session import FleetCommand, Session, pass_session
+from fleetcraft.cli.session import Amount, FleetCommand, Session, pass_session
 from fleetcraft.errors import FleetError, SchedulerError, UsageError
+from fleetcraft.units import LONGEST_WAIT_S, parse_duration_s
 from fleetcraft.view.text import Paint
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _SLURM_EVERY_S = 10.0
 @click.option("--once", is_flag=True, help="Look once.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.2),
+    type=Amount(0.2, LONGEST_WAIT_S),
     default=2.0,
     metavar="S",
     help="Seconds between looks (2).",
@@ -81,8 +82,6 @@ def top_command(
     """
     if all_smi:
         return _hand_over(session)
-    from fleetcraft.units import parse_duration_s
-
     watch = _Watch(session, parse_duration_s(forget), limit)
     if once:
         watch.print(_ask_slurm(session.config.root) if slurm else None)

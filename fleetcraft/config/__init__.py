@@ -7,7 +7,6 @@ Precedence: flag, environment (``FLEET_<SECTION>_<NAME>``, then the classic shor
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from fleetcraft.errors import ConfigError, FleetError, UsageError
-from fleetcraft.units import parse_duration_s
+from fleetcraft.units import LONGEST_WAIT_S, parse_duration_s
 
 FILE_NAME = "fleet.yaml"
 Kind = Literal["path", "text", "slots", "seconds", "count", "flag"]
@@ -381,7 +380,7 @@ def fits(setting: Setting, value: str | float | int | bool) -> bool:
         if "\0" in value:  # no path, name or word of the system can hold one
             return False
         return _SLOTS.fullmatch(value) is not None if setting.kind == "slots" else bool(value)
-    return math.isfinite(value) and value >= setting.least
+    return setting.least <= value <= LONGEST_WAIT_S  # also of counts; nan is in no range
 
 
 def wrong_value(setting: Setting, where: str, found: str, **facts: object) -> ConfigError:

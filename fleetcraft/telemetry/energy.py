@@ -19,6 +19,9 @@ JOULES_PER_KWH = 3.6e6
 MOST_W = 1e5
 """A counter that rises faster than any power was not read right: some drivers answer a single 0,
 and what follows it would count as all the energy since the driver was loaded."""
+UNDONE_FACTOR = 2.0
+"""A rise from half to twice the fall right before it undoes that fall, and is no energy: the driver
+answered 0 once, or the clock was set back, so that rows of two times stand between each other."""
 
 
 class Integrated(NamedTuple):
@@ -29,6 +32,19 @@ class Integrated(NamedTuple):
     trapezoid_j: float
     trapezoid_s: float
     resets: int
+
+
+def undoes(grown_j: Floats, before_j: Floats) -> NDArray[np.bool_]:
+    """Which steps of the counter only undo a fall.
+
+    Args:
+        grown_j: What it rose by, in order of time [N].
+        before_j: What it rose by in the step right before each [N].
+    """
+    fell_j = -before_j
+    small = (fell_j > 0) & (grown_j >= fell_j / UNDONE_FACTOR)
+    undone: NDArray[np.bool_] = small & (grown_j <= fell_j * UNDONE_FACTOR)
+    return undone
 
 
 def integrate(t_s: Floats, power_w: Floats, energy_j: Floats, gap_s: Floats | float) -> Integrated:
@@ -44,6 +60,7 @@ def integrate(t_s: Floats, power_w: Floats, energy_j: Floats, gap_s: Floats | fl
     usable = (steps_s > 0) & (steps_s < gap_s)
     grown_j = np.diff(energy_j)
     counted = usable & (grown_j >= 0) & (grown_j <= MOST_W * steps_s)
+    counted &= ~undoes(grown_j, np.concatenate(([np.nan], grown_j))[:-1])
     watts = (power_w[1:] + power_w[:-1]) / 2
     drawn = usable & ~counted & ~np.isnan(watts)
     # Two loggers may read the counter in another order than their rows have.

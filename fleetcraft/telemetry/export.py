@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -186,33 +187,43 @@ def _copy(source: Source, out: str, names: Pseudonyms) -> Exported:
 
 def _rewritten(path: str, names: Pseudonyms, left_out: Counter[str]) -> Iterator[str]:
     """The lines of the copy, the header first."""
-    layout: Layout | None = None
+    known: list[str] = []
+    layouts: dict[int, Layout] = {}
     for line in _lines(path, left_out):
         if header := read_header(line.encode()):
-            if layout is None:
-                layout = header
-                known = [column for column in COLUMNS if column in header.columns]
-                left_out["unknown_column"] += header.count - len(known)
-                yield ",".join(known) + "\n"
-            else:
+            if known:
                 left_out["header_again"] += 1
+            else:
+                known = [column for column in COLUMNS if column in header.columns]
+                yield ",".join(known) + "\n"
+            if header != layouts.get(header.count):  # rows go by the newest one of their width
+                layouts[header.count] = header
+                left_out["unknown_column"] += header.count - len(set(known) & set(header.columns))
             continue
         cells = [cell.strip() for cell in line.split(",")]
-        if layout is None:
+        layout = layouts.get(len(cells))
+        if not known:
             left_out["line_before_the_header"] += 1
-        elif len(cells) != layout.count:
+        elif layout is None:
             left_out["wrong_columns"] += 1
         elif not _TIME.fullmatch(cells[layout.columns["timestamp"]]):
             left_out["bad_time"] += 1
         else:
-            yield _row(cells, layout, names, left_out)
+            yield _row(known, cells, layout, names, left_out)
 
 
-def _row(cells: list[str], layout: Layout, names: Pseudonyms, left_out: Counter[str]) -> str:
+def _row(
+    known: list[str],
+    cells: list[str],
+    layout: Layout,
+    names: Pseudonyms,
+    left_out: Counter[str],
+) -> str:
     kept = (
         _cell(column, cells[layout.columns[column]], names, left_out)
-        for column in COLUMNS
         if column in layout.columns
+        else ""
+        for column in known
     )
     return ",".join(kept) + "\n"
 
@@ -222,6 +233,10 @@ def _lines(path: str, left_out: Counter[str]) -> Iterator[str]:
     with open(path, "rb") as file:
         left = os.fstat(file.fileno()).st_size
         rest = b""
+        if file.read(len(BOM_UTF8)) == BOM_UTF8:
+            left -= len(BOM_UTF8)
+        else:
+            file.seek(0)
         while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
             left -= len(chunk)
             *lines, rest = (rest + chunk).split(b"\n")

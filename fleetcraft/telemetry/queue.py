@@ -7,7 +7,7 @@ stays open or empty, and a spool that cannot be read is a problem in words, neve
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -50,6 +50,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     start_s: float
     end_s: float | None = None
     outcome: str = ""
+
+    def until_s(self, last_s: Mapping[str, float | None]) -> float | None:
+        """When it ended; without an end, until when its worker was there (see `last_seen_s`)."""
+        return last_s.get(self.lease) if self.end_s is None else self.end_s
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +105,11 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
         return self.start_s <= end_s and (self.last_s is None or self.last_s >= start_s)
 
 
+def last_seen_s(workers: Iterable[Presence]) -> dict[str, float | None]:
+    """Until when the worker of each launch was there; see `Presence.last_s`."""
+    return {worker.lease: worker.last_s for worker in workers}
+
+
 class Queue(msgspec.Struct, kw_only=True):
     """What was found, everything in order of time.
 
@@ -136,10 +145,10 @@ class Queue(msgspec.Struct, kw_only=True):
 
         A run whose end nobody has told counts as long as its worker was there.
         """
-        until = {worker.lease: worker.last_s for worker in self.workers}
+        last_s = last_seen_s(self.workers)
         spans = []
         for run in self.runs:
-            told_s = until.get(run.lease) if run.end_s is None else run.end_s
+            told_s = run.until_s(last_s)
             begun_s = max(start_s, run.start_s)
             ended_s = end_s if told_s is None else min(end_s, told_s)
             if run.spool == spool and begun_s < ended_s:
@@ -229,7 +238,7 @@ class _Reading:
         self._tree = tree
         self._since_s, self._until_s = span
         self._open: dict[str, Run] = {}
-        self._left: set[str] = set()
+        self._left: dict[str, float] = {}
         self._ends: dict[str, _End] = {}
         self._last_before: Depth | None = None
 
@@ -290,7 +299,7 @@ class _Reading:
             launch.arrive(event, t_s)
         else:
             launch.end_s = t_s
-            self._left.add(launch.name)
+            self._left[launch.name] = t_s
 
     def _run(self, launch: _Launch, event: Event, start_s: float) -> Run:
         return Run(
@@ -332,8 +341,10 @@ class _Reading:
             if end is not None:
                 self._keep(msgspec.structs.replace(run, end_s=end.t_s, outcome=end.outcome))
                 continue
-            lost += run.lease in self._left
-            self._keep(run)
+            left_s = self._left.get(run.lease)
+            lost += left_s is not None
+            if left_s is None or left_s >= self._since_s:  # it has not outlived its worker
+                self._keep(run)
         if lost:
             self._queue.problems.append(
                 f"{self._spool} spool: {lost} started and have no end, though their worker has "

@@ -7,6 +7,7 @@ that was passed over is counted.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -94,9 +95,28 @@ def newest_first(names: Iterable[str]) -> dict[Place, list[str]]:
     return {place: [n for _, n in sorted(two, reverse=True)] for place, two in found.items()}
 
 
+def last_written_first(folder_fd: int, names: list[str]) -> list[str]:
+    """The newest files of one place, the one that was last written first.
+
+    Their names tell when their loggers began by the clocks of the time; where a clock was set back,
+    the file that is being written is not the one with the last name.
+    """
+    some = names[:FILES_PER_PLACE]
+    if len(some) < 2:
+        return some
+    return sorted(some, key=lambda name: -_written_s(folder_fd, name))
+
+
+def _written_s(folder_fd: int, name: str) -> float:
+    try:
+        return os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mtime
+    except OSError:  # told where it is opened
+        return math.inf
+
+
 def _look(tail: Tail, folder_fd: int, names: list[str], now_s: float) -> Sightings:
     reason = ""
-    for name in names[:FILES_PER_PLACE]:
+    for name in last_written_first(folder_fd, names):
         try:
             rows, file_age_s = _read(folder_fd, name, now_s)
         except OSError as error:

@@ -187,7 +187,8 @@ def _take_turnstile(turnstile: int, patience_s: float) -> None:
 
 
 def _path(folder: str, root: str, kind: str) -> str:
-    key = sha256_hex(f"{os.path.realpath(root)}\n{this_host().host}".encode())
+    where = f"{os.path.realpath(root)}\n{this_host().host}"
+    key = sha256_hex(where.encode("utf-8", "surrogateescape"))
     return f"{folder}/{key[:24]}.{kind}"
 
 

@@ -211,6 +211,24 @@ def test_a_task_without_a_log_yet_is_exit_1(fleet: Fleet, put: Put) -> None:
     called = fleet("logs", "a")
     assert (called.code, called.out) == (1, "")
     assert "has no log yet: it is pending" in called.err
+    error = fleet("logs", "a", "--json").error
+    assert error["facts"] == {"name": "a", "state": "pending"}
+    assert error["hint"].endswith("logs -f a")
+
+
+@pytest.mark.timeout(30)
+def test_following_a_log_that_will_never_be_is_no_success(fleet: Fleet, put: Put) -> None:
+    put("never", "true")
+    fleet.ok("cancel", "never")
+    put("ran", "echo hello")
+    fleet.ok("run")
+    plain, followed = fleet("logs", "never"), fleet("logs", "never", "-f")
+    assert (plain.code, followed.code) == (1, 1)
+    assert "has no log: it is failed" in plain.err
+    assert "logs -f" not in plain.err
+    assert followed.err == plain.err
+    assert fleet("logs", "ran", "-f", "--attempt", "5").code == 5
+    assert fleet.ok("logs", "ran", "-f").out == "hello\n"
 
 
 @pytest.fixture

@@ -211,12 +211,70 @@ def test_closed_streams_are_no_defect(fleet: Fleet, closed: str) -> None:
         assert "defect" not in called.stderr
 
 
-def test_a_full_disk_under_stdout_is_one_sentence(fleet: Fleet) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_under_stdout_is_one_error_that_says_what_stands(
+    fleet: Fleet, unbuffered: str
+) -> None:
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        env = environment(PYTHONUNBUFFERED=unbuffered)  # empty is unset, as at a user's
+        with open("/dev/full", "w") as full:
+            return fleet.process(*words, stdout=full, env=env)
+
+    as_text, as_json = call("enqueue", "-n", "a", "true"), call("status", "--json")
+    record = call("show", "a", "--record")
+
+    said = "the answer could not be written to stdout: No space left on device"
+    assert [call.returncode for call in (as_text, as_json, record)] == [5, 5, 5]
+    assert as_text.stderr.startswith(f"error: {said}; what the command did stands\nhint: ")
+    assert as_text.stderr.count("\n") == 2
+    assert json.loads(as_json.stderr)["error"]["message"].startswith(said)
+    assert said in record.stderr
+    assert fleet.state("a") == "pending"
+
+
+def test_a_full_disk_under_stderr_does_not_change_the_exit_code(fleet: Fleet) -> None:
     with open("/dev/full", "w") as full:
-        called = fleet.process("status", stdout=full)
+        env = environment(PYTHONUNBUFFERED="")
+        called = fleet.process("show", "nosuch", stderr=full, env=env)
     assert called.returncode == 5
-    assert "error: the system refused: No space left on device" in called.stderr
-    assert "Traceback" not in called.stderr
+
+
+def test_a_current_folder_that_is_gone_is_named(fleet: Fleet, tmp_path: Path) -> None:
+    script = 'mkdir "$1" && cd "$1" && rmdir "$1" && shift && exec "$@"'
+    called = subprocess.run(
+        ["bash", "-c", script, "bash", str(tmp_path / "gone"), *fleet.command("status")],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert called.returncode == 3
+    assert "the folder in which this was started is gone" in called.stderr
+    assert "free space" not in called.stderr
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "1e300"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "--watch"],
+        ["top", "--interval"],
+        ["train", "status", "--watch", "--interval"],
+        ["cancel", "a", "--wait"],
+        ["calibrate", "run", "demo", "--patience"],
+        ["calibrate", "run", "demo", "--device-budget-mib"],
+        ["worker", "--idle", "1", "--heartbeat"],
+    ],
+)
+def test_a_number_that_no_wait_takes_is_a_usage_error(
+    fleet: Fleet, words: list[str], number: str
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "sleep", lambda _: pytest.fail("it was accepted"))
+        called = fleet(*words, number)
+    assert called.code == 2, called.err
+    assert words[-1] in called.err
 
 
 def test_ctrl_c_ends_a_call_with_130_and_no_traceback(fleet: Fleet) -> None:

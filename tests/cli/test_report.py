@@ -137,12 +137,15 @@ def test_a_report_may_be_about_jobs_and_a_span(worked: Fleet) -> None:
     assert window["spools"][0]["outcomes"] == {"completed": 1}
     assert early["spools"][0]["outcomes"] == {}
     assert early["until"] == "2020-01-01T00:00:00Z"
+    first = worked.ok("report", "--json", "--until", "0001-01-02T00:00:00Z", "--window", "5d").json
+    assert first["since"].endswith("1-01-01T00:00:00Z")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--since", "yesterday"], "not a time"),
+        (["--since", "0001-01-01T00:00:00+14:00"], "not a time"),
         (["--window", "1h", "--since", "2026-01-01"], "exclude one another"),
         (["--since", "2026-01-02", "--until", "2026-01-01"], "no time lies between"),
         (["--window", "soon"], "not a usable duration"),

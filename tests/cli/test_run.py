@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -165,3 +166,26 @@ def test_a_rank_that_is_no_number_is_a_configuration_error(
     error = fleet("worker", "--idle", "0", "--json").error
     assert error["exit_code"] == 3, error
     assert next(iter(variables)) in error["message"]
+
+
+@pytest.mark.parametrize("verb", [["run"], ["worker", "--idle", "1"]])
+def test_a_path_that_is_no_text_fails_its_task_and_not_the_worker(
+    fleet: Fleet, tmp_path: Path, verb: list[str]
+) -> None:
+    fleet.ok("enqueue", "-n", "a", "--env-file", f"{tmp_path}/no\udcff", "true")
+    fleet.ok("enqueue", "-n", "b", "true")
+    called = fleet.process(*verb)
+    assert called.returncode in (0, 1), called.stderr
+    assert "Traceback" not in called.stderr
+    assert (fleet.state("a"), fleet.state("b")) == ("failed", "done")
+
+
+def test_run_works_in_a_root_whose_name_is_no_text(fleet: Fleet, tmp_path: Path) -> None:
+    strange = os.fsencode(tmp_path) + b"/r\xff"
+    call = [*map(os.fsencode, fleet.command()[:3]), b"--root", strange]
+    for words in ([b"init"], [b"enqueue", b"-n", b"a", b"true"], [b"run"]):
+        done = subprocess.run(
+            [*call, *words], env=environment(), capture_output=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+    assert os.path.exists(strange + b"/taskq/done/a.sh")

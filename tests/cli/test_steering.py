@@ -135,6 +135,15 @@ def test_cancel_of_several_tells_what_it_could_not_do(fleet: Fleet, put: Put) ->
     assert "1 of 2 tasks could not be cancelled: no task named 'nobody'" in called.err
 
 
+def test_a_list_of_cancelled_tasks_is_bounded(fleet: Fleet) -> None:
+    lines = b"".join(b"true\n" for _ in range(103))
+    fleet.ok("enqueue", "--stdin", "-n", "t-{n}", stdin=lines)
+    names = [f"t-{n}" for n in range(1, 104)]
+    shown = fleet.ok("cancel", "--dry-run", *names).out.splitlines()
+    assert len(shown) == 101
+    assert shown[-1] == "  ... and 3 more"
+
+
 @pytest.mark.parametrize(("verb", "marker"), [("drain", "DRAIN"), ("stop", "STOP")])
 def test_a_marker_says_who_wrote_it_and_keeps_workers_from_starting(
     fleet: Fleet, verb: str, marker: str

@@ -282,6 +282,7 @@ def test_mfu_by_family_is_shown_with_what_it_is_of(fleet: Fleet, traces: Path) -
     launch = Launch(SpoolTree(str(fleet.root / "taskq_gpu")), T - 9, host="busy", gpus=2)
     launch.write("arrive", T - 9, slots=2, slot_gpus=["GPU-0", "GPU-1"])
     claim = launch.run("one", T, family="wan")
+    launch.write("depth", T + 290, **depth())
     (traces / "forwards").mkdir(mode=0o700)
     text = json.dumps({"at": iso(T + 100), "forwards": 5, "flop": 300 * 312e12 * 0.25})
     (traces / "forwards" / f"7.0.0.{claim}.jsonl").write_text(f"{text}\n")

@@ -162,6 +162,24 @@ def test_a_column_that_nobody_knows_and_a_torn_tail_stay_behind(tmp_path: Path) 
     assert lines == [",".join(ARCHIVE_COLUMNS), "2026/07/19 21:59:17.693,8,97871,0,[N/A]"]
 
 
+def test_rows_below_another_header_go_by_that_one(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rows = [
+        "\ufefftimestamp,util_pct,power_w",
+        "2026/07/19 21:59:17.693,97,250.5",
+        "timestamp,power_w,util_pct",
+        "2026/07/19 21:59:47.693,250.5,97",
+        "timestamp,power_w,temp_c,util_pct",
+        "2026/07/19 22:00:17.693,250.5,40,97",
+    ]
+    (folder / "n1.csv").write_text("\n".join(rows) + "\n")
+    done = export(str(folder), str(tmp_path / "out"), anonymize=True)
+    _, *copied = (tmp_path / "out/host01.csv").read_text().splitlines()
+    assert [line.partition(",")[2] for line in copied] == ["97,250.5"] * 3
+    assert done.files[0].left_out == {"header_again": 2, "unknown_column": 1}
+
+
 def test_the_manifest_has_the_hash_of_every_copy(tmp_path: Path) -> None:
     source(tmp_path / "in", row())
     export(str(tmp_path / "in"), str(tmp_path / "out"), anonymize=True)

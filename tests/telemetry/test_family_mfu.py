@@ -94,6 +94,17 @@ def test_only_the_part_of_a_run_and_the_calls_that_lie_in_the_window_count() -> 
     assert family.mfu == pytest.approx(0.5)
 
 
+def test_a_run_whose_end_nobody_told_has_not_outlived_its_worker() -> None:
+    worker = Presence(
+        spool="inner", host="n1", job="7", lease="7.0.t", start_s=0, seen_s=1035.0, interval_s=5.0
+    )
+    runs = [run("t-1"), run("t-2", gpus=("GPU-n11",))]
+    found = mfu([call(25 * PEAK, at_s=1030.0)], runs, [facts(A100, A100)], [worker])
+    assert only(found).gpu_s == 50
+    assert only(found).mfu == pytest.approx(0.5)
+    assert only(found).gpu_s_without_reports == 50
+
+
 def test_time_without_reports_is_stated_and_not_folded_in() -> None:
     runs = [run("t-1"), run("t-2", gpus=("GPU-n11",), end_s=1200.0)]
     family = only(mfu([call(150 * PEAK)], runs, [facts(A100, A100)]))

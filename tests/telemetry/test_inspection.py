@@ -220,7 +220,7 @@ def test_the_counter_counts_where_there_is_one_also_over_a_gap() -> None:
 
 
 def test_a_counter_that_begins_anew_is_filled_in_by_power() -> None:
-    order = in_time([(0, NAN, 100, 5000), (30, NAN, 200, 100), (60, NAN, 200, 6100)])
+    order = in_time([(0, NAN, 100, 5e6), (30, NAN, 200, 100), (60, NAN, 200, 6100)])
     assert (order.counter_j, order.counter_resets) == (6000, 1)
     assert (order.trapezoid_j, order.trapezoid_us) == (4500, 30_000_000)
 
@@ -235,6 +235,17 @@ def test_two_loggers_that_read_a_counter_in_turn_are_no_reset() -> None:
     order = in_time([(0, NAN, 100, 1000), (0.2, NAN, 100, 999.5), (30, NAN, 100, 4000)])
     assert order.counter_resets == 0
     assert order.counter_j + order.trapezoid_j == pytest.approx(3000, rel=0.01)
+
+
+@pytest.mark.parametrize("pieces", [(), (1,), (2,), (3,), (1, 2, 3)])
+def test_a_counter_that_comes_back_from_a_single_zero_adds_no_energy(
+    pieces: Sequence[int],
+) -> None:
+    counter = [2e6, 2e6 + 3000, 0.0, 2e6 + 9000, 2e6 + 12000]
+    rows = [(30 * n, NAN, 100, joules) for n, joules in enumerate(counter)]
+    order = in_time(rows, pieces=pieces)
+    assert order.counter_j + order.trapezoid_j == pytest.approx(4 * 3000)
+    assert order.counter_resets == 1
 
 
 READING = st.one_of(st.just(NAN), st.floats(0, 700))

@@ -230,6 +230,16 @@ def test_a_logger_that_began_anew_counts_by_its_newest_file_with_rows(
     assert logged.file == new.name
 
 
+def test_the_file_that_is_written_counts_also_where_a_clock_was_set_back(
+    telemetry: Telemetry, watched: Watched
+) -> None:
+    telemetry.write("n1", row(900, util_pct=10), started="20261129T210000Z", age_s=900)
+    written = telemetry.write("n1", row(util_pct=77), started="20261129T200000Z")
+    (logged,) = watched.telemetry.look().logged
+    assert logged.file == written.name
+    assert [r.seen.util_pct for r in logged.readings] == [77]
+
+
 def test_history_is_not_opened(telemetry: Telemetry, watched: Watched) -> None:
     aged(telemetry.write("n1", row(), job="1"), 30 * HOUR_S)
     telemetry.write("n1", row(), job="7")

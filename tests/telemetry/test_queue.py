@@ -61,6 +61,16 @@ def test_a_start_without_end_stays_open_and_a_worker_that_left_makes_it_a_proble
     assert "1 started and have no end" in problem
 
 
+def test_what_has_no_end_ran_no_longer_than_until_its_worker_left(tree: SpoolTree) -> None:
+    gone = Launch(tree, T, launch="gonehome").write("arrive", T)
+    gone.run("lost", T + 1)
+    gone.write("leave", T + 9, reason="walltime")
+    assert [run.task for run in read(tree, T + 5, T + 100).runs] == ["lost"]
+    later = read(tree, T + 10, T + 100)
+    assert (later.runs, later.running_spans("inner", T + 10, T + 100)) == ([], [])
+    assert len(later.problems) == 1
+
+
 def test_an_end_in_another_journal_closes_the_run(tree: SpoolTree) -> None:
     died = Launch(tree, T, launch="dddddddd")
     claim = died.run("one", T + 1)

@@ -442,6 +442,16 @@ def test_a_header_of_another_version_is_followed_by_both_writers(tmp_path: Path)
     assert (reader.counts.headers, reader.counts.rejected) == (1, {"header_again": 2})
 
 
+def test_a_row_that_a_full_disk_cut_short_is_none_of_an_archive(tmp_path: Path) -> None:
+    whole = our_row(30, power_w=300)
+    cut = whole[: whole.index(",300,") + 2]
+    assert cut.count(",") == HEADER.count(",")
+    reader, got = read_text(tmp_path, f"{OUR_HEADER}\n{our_row(0)}\n{cut}\n{our_row(60)}\n")
+    assert [one.key for one in reader.series] == ["GPU-n1-0"]
+    assert got.values["power_w"].tolist() == [250.5, 250.5]
+    assert reader.counts.rejected == {"wrong_columns": 1}
+
+
 def test_without_a_header_rows_of_the_archives_form_are_read_and_no_others(tmp_path: Path) -> None:
     rows = [archive_row(0), archive_row(30), "2026/07/17 12:00:00.000,1,2,3"]
     reader, got = read(write_archive(tmp_path, "host.csv", rows, header=""))

@@ -137,6 +137,25 @@ def test_slices_are_no_gpus_and_their_gpu_does_what_the_busiest_does(folder: Pat
     assert figures.samples == 30
 
 
+def test_slices_that_a_job_was_given_as_gpus_are_not_silent_ones(folder: Path) -> None:
+    rows = []
+    for n in range(10):
+        at = WHOLE + 30 * n
+        rows.append(line(at, util_pct="", status="mig"))
+        rows += [line(at, kind="mig", mig_uuid=f"MIG-{part}", util_pct=70) for part in "ab"]
+    sidecar = {"interval_s": 30, "started_at": iso(T - 60), "gpus": inventory(0)}
+    write_file(folder, "n1", rows, sidecar={**sidecar, "expected_gpus": 2})
+    fleet = summed(folder).fleet
+    assert (fleet.gpus_allocated, fleet.states["silent"], fleet.states["working"]) == (2, 0, 1)
+    assert GpuState.SILENT not in fleet.figures.state_gpu_s
+    assert (fleet.figures.coverage_fraction, fleet.reporting_fraction) == (1.0, 1.0)
+
+    write_file(folder, "n1", rows, sidecar={**sidecar, "expected_gpus": 3})
+    fleet = summed(folder).fleet
+    assert fleet.states["silent"] == 1
+    assert fleet.reporting_fraction == pytest.approx(2 / 3)
+
+
 def test_rejected_lines_are_counted_by_kind(folder: Path) -> None:
     bad = ["unable to determine the device handle: GPU is lost\n", "1,2,3\n"]
     path = write_file(folder, "n1", [*lines(WHOLE, 10), *bad])
@@ -202,6 +221,28 @@ def test_a_logger_that_stopped_within_the_window_allocates_until_then(folder: Pa
     assert sum(summary.fleet.states.values()) == 0
     assert summary.sentence == "0 GPUs allocated at the end (1 at most); queue not known"
     assert GpuState.SILENT not in host(summary, "n1").figures.state_gpu_s
+
+
+def test_a_logger_that_was_started_again_for_its_job_holds_the_same_gpus(folder: Path) -> None:
+    first = {"interval_s": 30, "started_at": iso(T - 60), "ended_at": iso(T + 100),
+             "gpus": inventory(0)}  # fmt: skip
+    write_file(folder, "n1", lines(WHOLE, 3), sidecar=first)
+    again = {"interval_s": 30, "started_at": iso(T + 110), "gpus": inventory(0)}
+    write_file(folder, "n1", lines(T + 120, 7), started="20270115T080150Z", sidecar=again)
+    summary = summed(folder)
+    assert (summary.fleet.gpus_allocated, summary.fleet.gpus_allocated_at_end) == (1, 1)
+    assert summary.sentence == "1 GPU allocated, 1 working; queue not known"
+
+
+def test_a_gpu_that_nobody_saw_is_silent_also_where_it_was_not_held_all_the_time(
+    folder: Path,
+) -> None:
+    sidecar = {"interval_s": 30, "started_at": iso(T + 150), "expected_gpus": 4}
+    rows = [row for index in range(3) for row in lines(T + 180, 5, gpu_index=index)]
+    write_file(folder, "n1", rows, sidecar=sidecar)
+    figures = summed(folder).fleet.figures
+    assert figures.state_gpu_s[GpuState.SILENT] == 150
+    assert figures.expected_samples == pytest.approx(3 * 10 + 5)
 
 
 def test_workers_tell_the_allocation_and_one_without_telemetry_is_silent(
@@ -300,6 +341,7 @@ def test_reported_forward_calls_become_mfu_by_family(folder: Path, tmp_path: Pat
     launch = Launch(inner, T - 50, slots=1, gpus=1)
     launch.write("arrive", T - 50, slots=1, gpus=1, slot_gpus=["GPU-0"])
     claim = launch.run("train", T - 40, family="wan")
+    launch.write("depth", T + 290, **depth())
     write_file(folder, "n1", lines(WHOLE, 10),
                sidecar={"interval_s": 30, "gpus": inventory(0)})  # fmt: skip
     reports = folder / "forwards"

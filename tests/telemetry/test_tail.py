@@ -84,6 +84,13 @@ def test_a_clock_that_was_set_back_makes_no_old_row_fresh(telemetry: Telemetry) 
     assert {gpu.index: classify(gpu)[0] for gpu in gpus} == {0: "working", 1: "silent"}
 
 
+def test_the_file_that_is_written_counts_whatever_its_name_says(telemetry: Telemetry) -> None:
+    telemetry.write("n1", row(900, util_pct=10), started="20261129T210000Z", age_s=900)
+    telemetry.write("n1", row(util_pct=77), started="20261129T200000Z")
+    (gpu,) = read_tails(str(telemetry.folder), [PLACE]).places[PLACE].gpus
+    assert gpu.util_pct == 77
+
+
 def test_a_second_header_nul_bytes_and_a_wrong_number_of_cells_are_counted(
     telemetry: Telemetry,
 ) -> None:

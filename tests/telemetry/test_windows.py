@@ -229,6 +229,25 @@ def test_a_counter_that_was_read_as_zero_once_adds_no_energy_when_it_is_back() -
     assert figures.counter_resets == 1
 
 
+def test_a_counter_that_was_read_as_zero_soon_after_it_began_adds_none_either() -> None:
+    counter = [2e6, 2e6 + 3000, 0.0, 2e6 + 9000, 2e6 + 12000]
+    figures = measured(series([30.0, 60.0, 90.0, 120.0, 150.0], energy=counter, power=100.0))
+    assert figures.energy_kwh == pytest.approx(4 * 3000 / 3.6e6)
+    assert figures.counter_resets == 1
+
+
+@pytest.mark.parametrize("first", [15.0, 29.99])
+def test_rows_of_two_times_that_one_clock_has_told_are_no_energy_of_their_own(first: float) -> None:
+    """The clock was set back half an hour: in between, rows of two times take turns."""
+    before = [(30.0 * n, 300 * 30.0 * n) for n in range(1, 81)]
+    after = [(first + 600 + 30.0 * n, 300 * (2400 + 30.0 * n)) for n in range(1, 81)]
+    t_s, counter = zip(*sorted(before + after), strict=True)
+    figures = measured(series(t_s, energy=counter, power=300.0), end_s=3630.0)
+    hours = figures.covered_hours
+    once_kwh = 0.3 * 1800 / 3600  # what was drawn while the clock told times again
+    assert 0.3 * hours - 0.001 <= (figures.energy_kwh or 0.0) <= 0.3 * hours + once_kwh + 0.01
+
+
 def test_two_loggers_that_read_a_counter_out_of_order_are_no_reset() -> None:
     figures = measured(series([30.0, 30.2, 60.0, 60.2], energy=[1000.0, 999.0, 4000.0, 3999.0]))
     assert figures.counter_resets == 0

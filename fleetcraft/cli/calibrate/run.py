@@ -14,8 +14,9 @@ import click
 from fleetcraft.cli.calibrate.asking import require_torch
 from fleetcraft.cli.calibrate.places import check_device, draw, scratch_of
 from fleetcraft.cli.output import columns, note, print_json, print_text, stdout_is_stderr
-from fleetcraft.cli.session import FleetCommand, Session, pass_session, write_sections
+from fleetcraft.cli.session import Amount, FleetCommand, Session, pass_session, write_sections
 from fleetcraft.errors import UsageError
+from fleetcraft.units import LONGEST_WAIT_S
 from fleetcraft.view.text import Paint, one_line
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class _Batches(click.ParamType[tuple[int, ...]]):
         return tuple(int(word) for word in words)
 
 
-_MIB = click.FloatRange(0, 1 << 30, min_open=True)
+_MIB = Amount(0, 1 << 30, min_open=True)
 
 
 @click.command(cls=_RunCommand, name="run", spool=False, examples=_EXAMPLES, exits=_EXITS)
@@ -80,7 +81,7 @@ _MIB = click.FloatRange(0, 1 << 30, min_open=True)
 @click.option("--threads", type=click.IntRange(1, 4096), help="Threads of torch on CPU.")
 @click.option("--sdpa", default="", metavar="BACKEND", help=f"Pin: {', '.join(_SDPA)}.")
 @click.option(
-    "--patience", type=click.FloatRange(0, min_open=True), metavar="S",
+    "--patience", type=Amount(0, LONGEST_WAIT_S, min_open=True), metavar="S",
     help="Silence of the first batch that counts as a stall, seconds.",
 )  # fmt: skip
 @click.option("--no-figure", is_flag=True, help="Draw no figure.")

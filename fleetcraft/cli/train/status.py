@@ -14,7 +14,8 @@ import time
 import click
 
 from fleetcraft.cli.output import columns, print_json, print_text
-from fleetcraft.cli.session import FleetCommand, Session, pass_session
+from fleetcraft.cli.session import Amount, FleetCommand, Session, pass_session
+from fleetcraft.units import LONGEST_WAIT_S
 from fleetcraft.view.text import Paint
 
 _EXAMPLES = """
@@ -33,7 +34,7 @@ _EXITS = """
 @click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.2),
+    type=Amount(0.2, LONGEST_WAIT_S),
     default=2.0,
     metavar="S",
     help="Seconds between looks (2).",

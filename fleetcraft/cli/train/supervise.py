@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fleetcraft.cli.output import columns, note, print_json, print_text
-from fleetcraft.cli.session import FleetCommand, Session, pass_session
+from fleetcraft.cli.session import Amount, FleetCommand, Session, pass_session
 from fleetcraft.errors import UsageError
+from fleetcraft.units import LONGEST_WAIT_S
 from fleetcraft.view.text import Paint
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ _YAML = (".yaml", ".yml")
 )
 @click.option("--detach-on-term", is_flag=True, help="Leave the run alive when told to end.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be launched.")
-@click.option("--lock-interval", type=click.FloatRange(min=0.05), hidden=True)
+@click.option("--lock-interval", type=Amount(0.05, LONGEST_WAIT_S), hidden=True)
 @pass_session
 def supervise_command(session: Session, /, words: tuple[str, ...], **given: Any) -> int:
     """Launch a training run, watch it, and heal it.
@@ -122,9 +123,9 @@ def _supervise(session: Session, settings: Settings) -> int:
                 print_text(render_event(event, paint, width))
             sys.stdout.flush()
         except (OSError, ValueError):  # a closed pipe, a full disk, a mount that went away
-            from fleetcraft.cli.output import forget_stdout
+            from fleetcraft.cli.output import forget
 
-            forget_stdout()
+            forget(sys.stdout)
 
     ended = supervise(settings, tell)
     # On a terminal the last event has just said it.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from fleetcraft.gpu.states import ACTIVE_PCT
-from fleetcraft.telemetry.energy import MOST_W
+from fleetcraft.telemetry.energy import MOST_W, undoes
 from fleetcraft.telemetry.reading.cells import Bools, Floats, Ints
 from fleetcraft.telemetry.reading.times import SECOND_US
 
@@ -84,6 +84,7 @@ class TimeOrder:
         self._kept_us: int | None = None
         self._power: tuple[int, float] | None = None
         self._counter: tuple[int, float] | None = None
+        self._rise_j = 0.0  # of the newest step of the counter
         self._open_j = 0.0  # by power since the newest reading of the counter
         self._open_us = 0
         self.kept = 0
@@ -200,7 +201,9 @@ class TimeOrder:
         rise_j = np.diff(energy_j, prepend=first_j)
         steps_us = np.diff(t_us, prepend=first_us)
         covered[:] = (rise_j >= 0) & (rise_j <= steps_us * (MOST_W / SECOND_US))
+        covered &= ~undoes(rise_j, np.concatenate(([self._rise_j], rise_j))[:-1])
         covered[0] &= self._counter is not None
+        self._rise_j = float(rise_j[-1])
         self.counter_j += float(rise_j[covered].sum())
         self.counter_us += int(steps_us[covered].sum())
         # Two loggers may read it in another order than their rows have.

@@ -18,8 +18,8 @@ from fleetcraft.layout import parse_telemetry_file, sidecar
 from fleetcraft.telemetry.live.newest import NewestRows, Reading
 from fleetcraft.telemetry.live.private_files import MountClock, open_file, open_folder
 from fleetcraft.telemetry.tail import (
-    FILES_PER_PLACE,
     TAIL_BYTES,
+    last_written_first,
     newest_first,
     read_end,
     sidecar_value,
@@ -133,7 +133,7 @@ class LiveTelemetry:
             self._names, self._places = names, newest_first(sorted(names))
         kept: dict[str, _File] = {}
         for newest in self._places.values():
-            for name in newest[:FILES_PER_PLACE]:
+            for name in last_written_first(folder_fd, newest):
                 file = kept[name] = self._files.get(name) or _File(name)
                 try:
                     look.bytes_read += file.look(folder_fd, now_s, self._old_s)

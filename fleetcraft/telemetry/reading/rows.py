@@ -82,8 +82,12 @@ class RowFinder:
         """The layout of each line, by number, -1 where none has as many cells [L]."""
         layout_of: Ints = np.full(len(lines), -1, dtype=np.int64)
         begin = 0
+        has_header = self._header is not None
         for line, layout in self._headers(lines, left, judge):
             self._fill(layout_of, lines, begin, line)
+            if not has_header:
+                self._by_count.clear()  # a row that was cut short is none of the archives' form
+                has_header = True
             begin = line
             self._by_count[layout.count] = len(self._layouts)
             self._layouts.append(layout)

@@ -12,7 +12,7 @@ import msgspec
 
 from fleetcraft.gpu.peaks import find_peak
 from fleetcraft.telemetry.forwards import Call
-from fleetcraft.telemetry.queue import Presence, Run
+from fleetcraft.telemetry.queue import Presence, Run, last_seen_s
 from fleetcraft.telemetry.windows.series import SourceFacts
 
 ASSUMPTIONS = (
@@ -168,6 +168,7 @@ def mfu_of(
     for report in reported:
         by_claim.setdefault(report.claim, []).append(report)
     names = _Names(workers, sources)
+    last_s = last_seen_s(workers)
     families: dict[str, _Family] = {}
     known = set()
     for run in runs:
@@ -175,7 +176,7 @@ def mfu_of(
         known.add(run.claim)
         family = next((r.family for r in reports if r.family), "") or run.family
         mine = families.setdefault(family, _Family())
-        seconds = _seconds_within(run, span)
+        seconds = _seconds_within(run, span, run.until_s(last_s))
         gpus = next((r.gpus for r in reports if r.gpus), ()) or run.gpus
         used = _Used(run, seconds, names.of(run, gpus))
         (mine.reporting if reports else mine.others).append(used)
@@ -191,8 +192,8 @@ def mfu_of(
     )
 
 
-def _seconds_within(run: Run, span: tuple[float, float]) -> float:
-    until = span[1] if run.end_s is None else min(span[1], run.end_s)
+def _seconds_within(run: Run, span: tuple[float, float], until_s: float | None) -> float:
+    until = span[1] if until_s is None else min(span[1], until_s)
     return max(0.0, until - max(span[0], run.start_s))
 
 

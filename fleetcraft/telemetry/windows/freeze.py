@@ -20,7 +20,7 @@ from fleetcraft.files import FileSystem
 from fleetcraft.gpu.states import ACTIVE_PCT, RESIDENT_MIB, SILENT_INTERVALS
 from fleetcraft.identity import sha256_hex
 from fleetcraft.locks.publishing import put_if_absent
-from fleetcraft.telemetry.energy import MOST_W
+from fleetcraft.telemetry.energy import MOST_W, UNDONE_FACTOR
 from fleetcraft.telemetry.intervals import GAP_BEYOND_S, SAME_SAMPLE_S
 from fleetcraft.telemetry.queue import Depth, Presence, Queue, Run
 from fleetcraft.telemetry.windows.family_mfu import Reported
@@ -43,6 +43,7 @@ THRESHOLDS = {
     "gap_beyond_interval_s": GAP_BEYOND_S,
     "same_sample_s": SAME_SAMPLE_S,
     "most_w": MOST_W,
+    "undone_factor": UNDONE_FACTOR,
 }
 """What the figures depend on beside the rows."""
 MAX_ROWS = 2_000_000

@@ -80,7 +80,7 @@ def sum_up(evidence: Evidence) -> Summary:
             hosts.append(summary)
             total.add(sums)
     hosts.sort(key=lambda host: host.host)
-    fleet = _fleet(hosts, total)
+    fleet = _fleet(hosts, gpus, total)
     work = work_of(evidence.queue, start_s, end_s)
     queue = evidence.queue or Queue()
     span = (start_s, end_s)
@@ -158,7 +158,7 @@ def _host(
     whole = [gpu for gpu in gpus if not gpu.is_slice]
     if not gpus and allocation.most is None:
         return None, [], sums
-    _count_unseen(sums, rows.series, allocation, window)
+    _count_unseen(sums, rows.series, allocation, _more_slices(gpus))
     summary = HostSummary(
         host=rows.host,
         jobs=_jobs(rows, workers),
@@ -168,7 +168,7 @@ def _host(
         gpus_allocated=allocation.most,
         gpus_allocated_at_end=allocation.at_end,
         allocated_source=allocation.source,
-        states=_states(whole, allocation),
+        states=_states(gpus, allocation),
         figures=figures_of(sums),
     )
     return summary, gpus, sums
@@ -179,18 +179,26 @@ def _of_slice(sums: Sums) -> Sums:
     return replace(sums, held_s=0.0, span_s=0.0, state_s={})
 
 
-def _count_unseen(
-    sums: Sums, series: Sequence[Series], allocation: Allocation, window: Window
-) -> None:
+def _count_unseen(sums: Sums, series: Sequence[Series], allocation: Allocation, more: int) -> None:
     """Expects samples of allocated GPUs that have no row at all; their time is silent."""
     seen = [one for one in series if not one.mig_uuid]
-    unseen_s = allocation.gpu_s - len(seen) * window.seconds
+    unseen_s = allocation.gpu_s_beyond(len(seen) + more)
     if unseen_s > 0:
         interval_s = max((one.interval_s for one in seen), default=DEFAULT_INTERVAL_S)
         sums.expected += unseen_s / interval_s
         sums.span_s += unseen_s
         silent = GpuState.SILENT.value
         sums.state_s[silent] = sums.state_s.get(silent, 0.0) + unseen_s
+
+
+def _more_slices(gpus: Sequence[GpuSummary]) -> int:
+    """How many more slices there are than GPUs that are cut.
+
+    Slurm and the visible devices count each slice that a job has as a GPU of it.
+    """
+    slices = [gpu for gpu in gpus if gpu.is_slice]
+    cut = {(gpu.host, gpu.gpu_uuid) for gpu in slices}
+    return len(slices) - sum(not g.is_slice and (g.host, g.gpu_uuid) in cut for g in gpus)
 
 
 def _jobs(rows: HostRows, workers: Iterable[Presence]) -> tuple[str, ...]:
@@ -260,16 +268,19 @@ def _unseen(rows: HostRows, gpus: Iterable[GpuSummary]) -> list[GpuSummary]:
 
 
 def _states(gpus: Iterable[GpuSummary], allocation: Allocation) -> dict[str, int]:
-    states = [gpu.state for gpu in gpus if gpu.state is not None]
-    unseen = (allocation.at_end or 0) - len(states)
+    at_end = [gpu for gpu in gpus if gpu.state is not None]
+    states = [gpu.state for gpu in at_end if gpu.state is not None and not gpu.is_slice]
+    unseen = (allocation.at_end or 0) - len(states) - _more_slices(at_end)
     states += [GpuState.SILENT] * max(0, unseen)
     return {state.value: number for state, number in count_states(states).items()}
 
 
-def _fleet(hosts: Sequence[HostSummary], sums: Sums) -> FleetSummary:
+def _fleet(hosts: Sequence[HostSummary], gpus: Sequence[GpuSummary], sums: Sums) -> FleetSummary:
     known = [host for host in hosts if host.gpus_allocated is not None]
     allocated = sum(host.gpus_allocated or 0 for host in known)
     reporting = sum(host.gpus_reporting for host in known)
+    names = {host.host for host in known}
+    reporting += _more_slices([gpu for gpu in gpus if gpu.host in names])
     return FleetSummary(
         hosts=len(hosts),
         hosts_reporting=sum(host.gpus_reporting > 0 for host in hosts),

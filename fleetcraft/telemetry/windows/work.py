@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -189,27 +190,38 @@ def _spool_words(spool: str, depths: Depths) -> str:
 # ---------------------------------------------------------------------------------- allocation
 
 
+class Claimed(msgspec.Struct, frozen=True):
+    """GPUs of one job for some time, in seconds since 1970."""
+
+    start_s: float
+    end_s: float
+    gpus: int
+
+
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """How many GPUs of a host were ours.
 
     Attributes:
         most: At the same time, at most; None when nothing tells.
         at_end: At the end of the window.
-        gpu_s: GPU seconds within the window.
+        spans: From when until when how many were, within the window.
         source: ``workers``, ``expected`` (what Slurm or the visible devices told the logger),
             ``inventory`` (what the logger saw), ``mixed``, or empty.
     """
 
     most: int | None = None
     at_end: int | None = None
-    gpu_s: float = 0.0
+    spans: tuple[Claimed, ...] = ()
     source: str = ""
 
-
-class _Claimed(msgspec.Struct, frozen=True):
-    start_s: float
-    end_s: float
-    gpus: int
+    def gpu_s_beyond(self, gpus: int) -> float:
+        """GPU seconds of what was allocated at one time beyond so many."""
+        edges = sorted({edge for span in self.spans for edge in (span.start_s, span.end_s)})
+        beyond_s = 0.0
+        for start_s, end_s in pairwise(edges):
+            held = sum(s.gpus for s in self.spans if s.start_s <= start_s and s.end_s >= end_s)
+            beyond_s += max(0, held - gpus) * (end_s - start_s)
+        return beyond_s
 
 
 def allocation_of(
@@ -230,11 +242,12 @@ def allocation_of(
     for worker in workers:
         if worker.gpus and worker.overlaps(start_s, end_s):
             by_job.setdefault(worker.job, []).append(worker)
-    spans: list[_Claimed] = []
+    spans: list[Claimed] = []
     kinds: set[str] = set()
     for present in by_job.values():
         spans += _spans_of_workers(present, start_s, end_s)
         kinds.add("workers")
+    told: dict[str, list[Claimed]] = {}
     for facts in sources:
         if facts.job in by_job or not facts.logging:
             continue
@@ -243,37 +256,41 @@ def allocation_of(
             kinds.add("expected" if facts.expected_gpus else "inventory")
             begun_s, ended_s = seconds(facts.started_at), seconds(facts.ended_at or "")
             until_s = end_s if ended_s is None else min(end_s, ended_s)
-            spans.append(_Claimed(max(start_s, begun_s or start_s), until_s, gpus))
-            by_job[facts.job] = []  # a second file of the same job is about the same GPUs
+            span = Claimed(max(start_s, begun_s or start_s), until_s, gpus)
+            told.setdefault(facts.job, []).append(span)
+    # A second file of the same job is about the same GPUs: its logger was started again.
+    spans += [_joined(of_job) for of_job in told.values()]
     if not spans:
         return Allocation()
     edges = {start_s, end_s, *(span.start_s for span in spans)}
     return Allocation(
         most=max(_at(spans, edge) for edge in edges),
         at_end=_at(spans, end_s),
-        gpu_s=sum(span.gpus * max(0.0, span.end_s - span.start_s) for span in spans),
+        spans=tuple(spans),
         source=kinds.pop() if len(kinds) == 1 else "mixed",
     )
 
 
-def _at(spans: Iterable[_Claimed], t_s: float) -> int:
+def _at(spans: Iterable[Claimed], t_s: float) -> int:
     return sum(span.gpus for span in spans if span.start_s <= t_s <= span.end_s)
 
 
-def _spans_of_workers(present: Sequence[Presence], start_s: float, end_s: float) -> list[_Claimed]:
+def _spans_of_workers(present: Sequence[Presence], start_s: float, end_s: float) -> list[Claimed]:
     outer = [worker for worker in present if worker.spool == "outer"]
-    if outer:  # one worker a node, started again if it died: the largest count holds throughout
-        return [
-            _Claimed(
-                max(start_s, min(worker.start_s for worker in outer)),
-                max(_until(worker, end_s) for worker in outer),
-                max(worker.gpus for worker in outer),
-            )
-        ]
-    return [
-        _Claimed(max(start_s, worker.start_s), _until(worker, end_s), worker.gpus)
-        for worker in present
+    spans = [
+        Claimed(max(start_s, worker.start_s), _until(worker, end_s), worker.gpus)
+        for worker in outer or present
     ]
+    return [_joined(spans)] if outer else spans  # one worker a node, started again if it died
+
+
+def _joined(spans: Sequence[Claimed]) -> Claimed:
+    """One after the other for the same GPUs: the largest count holds throughout."""
+    return Claimed(
+        min(span.start_s for span in spans),
+        max(span.end_s for span in spans),
+        max(span.gpus for span in spans),
+    )
 
 
 def _until(worker: Presence, end_s: float) -> float:
