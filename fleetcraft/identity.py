@@ -129,6 +129,20 @@ def this_job_run(environ: Mapping[str, str]) -> JobRun:
     )
 
 
+def is_of_another_cluster(cluster: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether that is another cluster than this process's, as far as both have a name.
+
+    Two clusters on one mount may each have a node of one name: the boot of the other one's is not
+    over because this one's is another.
+
+    Args:
+        cluster: As a record names it; empty where that is not known.
+        environ: This process's own if None.
+    """
+    here = this_job_run(os.environ if environ is None else environ).cluster
+    return bool(cluster and here) and cluster != here
+
+
 def sha256_hex(data: bytes) -> str:
     """The SHA-256 of some bytes in hex, for short data; files are hashed where they are read."""
     return str(sha256(data).hexdigest())

@@ -21,7 +21,7 @@ from unittest import mock
 import pytest
 
 from fleetcraft.files import FileSystem
-from fleetcraft.identity import HostId, ProcessId
+from fleetcraft.identity import HostId, JobRun, ProcessId
 from fleetcraft.locks import (
     GenerationLock,
     Held,
@@ -560,6 +560,20 @@ def test_a_record_that_was_cut_short_is_no_proof_of_anything(folder: Path) -> No
     with pytest.raises(LockHeldError, match="unreadable"):
         a_lock(folder, judge=gone).acquire()
     assert a_lock(folder, judge=gone).acquire(by_age=True).generation == 2
+
+
+def test_a_node_of_one_name_in_two_clusters_is_two_nodes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "alpha")
+    holder = a_lock(folder).acquire().holder
+    fields = {name: getattr(holder, name) for name in holder.__struct_fields__}
+    there = JobRun(job="5", cluster="alpha")
+    dead = Holder(**{**fields, "run": there, "boot_id": "another boot"})
+    assert lives_here(dead) is False
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "beta")
+    assert lives_here(dead) is None
 
 
 def test_old_generations_are_forgotten_and_numbers_only_grow(folder: Path) -> None:

@@ -10,7 +10,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from fleetcraft.identity import NO_JOB, HostId, JobRun, ProcessId, lives_at, this_host
+from fleetcraft.identity import (
+    NO_JOB,
+    HostId,
+    JobRun,
+    ProcessId,
+    is_of_another_cluster,
+    lives_at,
+    this_host,
+)
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +68,8 @@ _decode = msgspec.json.Decoder(Holder).decode
 
 def lives_here(holder: Holder, here: HostId | None = None) -> bool | None:
     """Whether a holder's process lives, if this machine can tell; None when it cannot."""
+    if is_of_another_cluster(holder.run.cluster):
+        return None
     place = HostId(holder.host, holder.boot_id, holder.pid_namespace)
     return lives_at(place, ProcessId(holder.pid, holder.start_ticks), here or this_host())
 

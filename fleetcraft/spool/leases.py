@@ -20,12 +20,12 @@ from fleetcraft.identity import (
     HostId,
     JobRun,
     ProcessId,
+    is_of_another_cluster,
     lives_at,
     new_launch_token,
     new_record_id,
     process_id,
     this_host,
-    this_job_run,
 )
 from fleetcraft.spool.record import escaped
 from fleetcraft.spool.tree import SpoolTree
@@ -159,13 +159,8 @@ def each(tree: SpoolTree) -> Iterator[Lease]:
 
 
 def lives_here(lease: Lease, here: HostId) -> bool | None:
-    """Whether the lease's process lives, if this machine can tell; None when it cannot.
-
-    Two clusters on one mount may each have a node of that name; a boot of the other one's is not
-    over because this one's is another.
-    """
-    cluster = this_job_run(os.environ).cluster
-    if lease.cluster and cluster and lease.cluster != cluster:
+    """Whether the lease's process lives, if this machine can tell; None when it cannot."""
+    if is_of_another_cluster(lease.cluster):
         return None
     return lives_at(HostId(lease.host, lease.boot_id, lease.pid_namespace), lease.process, here)
 
