@@ -128,7 +128,9 @@ def test_an_exception_in_the_block_leaves_nothing_running_children_included(star
     forks = (
         "import subprocess, sys, time, signal\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {SLEEPS!r}])\n"
+        # Its own line must stay the last one: the child has nothing to say there.
+        "quiet = {'stdout': subprocess.DEVNULL}\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {SLEEPS!r}], **quiet)\n"
         f"open({str(note)!r}, 'w').write(str(child.pid)); print('forked', flush=True)\n"
         "time.sleep(300)"
     )
