@@ -57,9 +57,23 @@ class _Queue(msgspec.Struct, frozen=True):
     runs: tuple[_Run, ...] = ()
 
 
+class _TrialEvidence(msgspec.Struct, frozen=True):
+    soak_journal: str = ""
+    soak_journal_sha256: str = ""
+
+
 class _Trial(msgspec.Struct, frozen=True):
     journal: str = ""
     journal_sha256: str = ""
+    evidence: _TrialEvidence = _TrialEvidence()
+
+    def journals(self) -> tuple[tuple[str, str], ...]:
+        """Its own and that of its soak, each with its digest."""
+        soak = self.evidence
+        return (
+            (self.journal, self.journal_sha256),
+            (soak.soak_journal, soak.soak_journal_sha256),
+        )
 
 
 class _Calibration(msgspec.Struct, frozen=True):
@@ -98,21 +112,21 @@ def _summary(walk: Walk, item: Item) -> Findings:
 
 
 def _calibration(walk: Walk, item: Item, value: Mapping[str, Any]) -> Findings:
-    """The journals of its trials, which lie where it says from its own folder."""
+    """The journals of its trials and soaks, which lie where it says from its own folder."""
     try:
         run = msgspec.convert(value, _Calibration)
     except msgspec.ValidationError as error:
         return Findings(verdict=Standing.UNKNOWN, detail=f"no calibration: {error}")
-    kept = [trial for trial in run.trials if trial.journal and trial.journal_sha256]
+    kept = (pair for trial in run.trials for pair in trial.journals() if all(pair))
     journals = (
         walk.file(
             os.path.dirname(item.path),
-            os.path.relpath(trial.journal, run.folder),
+            os.path.relpath(journal, run.folder),
             Kind.JOURNAL,
-            Expected(None, trial.journal_sha256.removeprefix("sha256:")),
+            Expected(None, digest.removeprefix("sha256:")),
             into=False,
         )
-        for trial in kept
+        for journal, digest in kept
     )
     return Findings(tuple(journals))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -179,6 +180,25 @@ def test_a_calibration_is_traced_to_the_journals_of_its_trials(tmp_path: Path) -
     flip(next(place.rglob("journal.jsonl")), 3)
     found = trace(str(figure), roots=Roots(scratch=str(tmp_path)))
     assert {kind for kind, verdict in bad(found)} == {"journal"}
+
+
+def test_a_calibration_is_traced_to_the_journals_of_its_soaks_too(tmp_path: Path) -> None:
+    place = Path(store_run(tmp_path, freezable()))
+    soak, record = place / "soak.jsonl", place / "calibration.json"
+    soak.write_bytes(b'{"event": "end"}\n')
+    value = json.loads(record.read_bytes())
+    digest = hashlib.sha256(soak.read_bytes()).hexdigest()
+    value["trials"][0]["evidence"] |= {
+        "soak_journal": str(soak), "soak_journal_sha256": f"sha256:{digest}",
+    }  # fmt: skip
+    record.write_text(json.dumps(value))
+    roots = Roots(scratch=str(tmp_path))
+    figure = place / "peaks.png"
+    figure.write_bytes(b"png")
+    stamp(str(figure), [str(record)], made_by="calibrate")
+    assert overall(trace(str(figure), roots=roots)) is Standing.VERIFIED
+    flip(soak, 3)
+    assert {kind for kind, _ in bad(trace(str(figure), roots=roots))} == {"journal"}
 
 
 def test_a_calibration_stands_by_the_row_of_the_batch_table_that_names_it(tmp_path: Path) -> None:
