@@ -37,20 +37,27 @@ class Keeper:
 
     def serve(self) -> None:
         """Until the worker closes the socket."""
-        while True:
-            channel = self._channel.fileno()
-            ready, _, _ = select.select([channel, self._wake], [], [])
-            if self._wake in ready:
-                os.read(self._wake, 4096)
-            ended = self._task.poll()
-            if ended is not None:
-                self._tell_ended(ended)
-            if channel in ready and not self._listen():
-                break
-        self._task.stop(self._grace_s)
+        try:
+            while self._look():
+                pass
+        finally:
+            self._task.stop(self._grace_s)
+
+    def _look(self) -> bool:
+        channel = self._channel.fileno()
+        ready, _, _ = select.select([channel, self._wake], [], [])
+        if self._wake in ready:
+            os.read(self._wake, 4096)
+        ended = self._task.poll()
+        if ended is not None:
+            self._tell_ended(ended)
+        return channel not in ready or self._listen()
 
     def _listen(self) -> bool:
-        data, fds, _, _ = socket.recv_fds(self._channel, 65536, 2)
+        try:
+            data, fds, _, _ = socket.recv_fds(self._channel, 65536, 2)
+        except ConnectionError:
+            return False  # the worker was killed before it had read what it was told last
         for fd in fds:
             # A task gets them under numbers of its own, not under these too; recv_fds of Python
             # 3.11 drops the flag that would say so.

@@ -341,6 +341,16 @@ def test_memory_that_grows_is_told_and_memory_that_wavers_is_not() -> None:
     assert "grew by" in grows.examples[0]
 
 
+def test_one_late_import_is_no_leak_and_two_such_steps_are() -> None:
+    once = memory_flat(life([27_000 + 3_700.0 * (n >= 30) for n in range(60)]))
+    twice = memory_flat(life([27_000 + 3_700.0 * ((n >= 30) + (n >= 35)) for n in range(60)]))
+    at_once = memory_flat(life([27_000 + 9_000.0 * (n >= 30) for n in range(60)]))
+    behind_one = memory_flat(life([27_000 + 60.0 * n + 3_700.0 * (n >= 30) for n in range(60)]))
+
+    assert (once.holds, twice.holds, at_once.holds) == (True, False, False)
+    assert behind_one.holds is False
+
+
 def test_a_little_growth_of_one_life_is_chance_and_that_of_all_is_a_leak() -> None:
     creeping = life([27_000 + 15.0 * n for n in range(60)])
     flat = life([27_000.0] * 60)

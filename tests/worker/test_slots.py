@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import signal
+import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import psutil
 
@@ -168,3 +174,28 @@ def test_what_cannot_be_started_fails_the_task_not_the_keeper(site: Site) -> Non
     assert "could not be started" in site.last("a-heavy").reason
     assert "xxxx" not in site.last("a-heavy").reason
     assert site.outcomes("b-light") == ["completed"]
+
+
+def test_a_keeper_whose_worker_died_with_a_word_unread_stops_its_task_and_says_nothing(
+    tmp_path: Path,
+) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "fleetcraft.worker.keeper", str(theirs.fileno())],
+        pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    theirs.close()
+    pid = tmp_path / "pid"
+    command = f"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 600"
+    start = {"do": "start", "argv": ["/bin/bash", "-c", command], "env": {}, "grace_s": 0.2}
+    with open(tmp_path / "log", "wb") as log:
+        socket.send_fds(ours, [b"!"], [log.fileno()])
+    ours.sendall(json.dumps(start).encode() + b"\n")
+    wait_until(pid.exists, "the task runs")
+    assert select.select([ours], [], [], 30.0)[0], "the keeper has told its pid"
+
+    ours.close()  # unread, so that the kernel resets what a kill would have closed
+
+    said = keeper.communicate(timeout=30.0)[1]
+    assert (keeper.returncode, said) == (0, "")
+    assert not psutil.pid_exists(int(pid.read_text()))
